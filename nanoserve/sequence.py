@@ -1,0 +1,139 @@
+"""One request on its way: what an engine knows of it from arrival to the end."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+from . import sampling
+from .errors import invalid
+from .request import FinishReason, GenerationResult, Request, whole
+from .trace import State
+
+if TYPE_CHECKING:
+    from .checkpoint import LanguageModel
+
+
+@dataclass(eq=False)
+class Sequence:
+    """``kv_length`` tokens of prompt + answer have their K and V in ``slot``.
+
+    ``index`` is its number in the trace. Times are host seconds; ``None`` is not yet.
+    """
+
+    request: Request
+    request_id: str
+    arrival: int = 0
+    index: int = -1
+    slot: int = -1
+    kv_length: int = 0
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    arrived_at: float | None = None
+    started_at: float | None = None
+    first_token_at: float | None = None
+    last_token_at: float | None = None
+
+    def __post_init__(self) -> None:
+        self.generator: torch.Generator | None = sampling.generator_for(self.request)
+
+    @property
+    def finished(self) -> bool:
+        return self.finish_reason is not None
+
+    @property
+    def prompt(self) -> list[int]:
+        return self.request.prompt_token_ids
+
+    @property
+    def unfed(self) -> int:
+        """Tokens so far whose K and V are still to be written."""
+        if self.finished:
+            return 0
+        return len(self.prompt) + len(self.token_ids) - self.kv_length
+
+    @property
+    def state(self) -> State:
+        if self.finished:
+            return "finished"
+        return "decode" if self.kv_length else "prefill"
+
+    @property
+    def last_token(self) -> int:
+        return (self.token_ids or self.prompt)[-1]
+
+    def append(self, token: int) -> None:
+        now = time.perf_counter()
+        self.first_token_at = self.first_token_at or now
+        self.last_token_at = now
+        self.token_ids.append(token)
+
+    def result(
+        self, lm: LanguageModel, prompt: str | list[int] | None = None
+    ) -> GenerationResult:
+        """The finished answer; ``prompt`` as the user wrote it, or its ids."""
+        count = len(self.token_ids)
+        arrived = self.arrived_at or time.perf_counter()
+        started = self.started_at or arrived
+        first = self.first_token_at or started
+        last = self.last_token_at or first
+        assert self.finish_reason is not None
+        return GenerationResult(
+            prompt=self.prompt if prompt is None else prompt,
+            token_ids=list(self.token_ids),
+            text=lm.decode(self.text_ids),
+            prompt_tokens=len(self.prompt),
+            generated_tokens=count,
+            finish_reason=self.finish_reason,
+            queue_seconds=started - arrived,
+            prefill_seconds=first - started,
+            decode_seconds=last - first,
+            ttft_seconds=first - arrived if count else None,
+            tpot_seconds=(last - first) / (count - 1) if count > 1 else None,
+            elapsed_seconds=last - arrived,
+        )
+
+    @property
+    def text_ids(self) -> list[int]:
+        """The answer without the token that stopped it."""
+        return self.token_ids[: -1 if self.finish_reason == "stop" else None]
+
+
+DEFAULT_MAX_MODEL_LEN = 2048
+
+
+def slot_capacity(lm: LanguageModel, max_model_len: int | None) -> int:
+    """Tokens a slot must hold: ``max_model_len``, or the default of an engine."""
+    if max_model_len is None:
+        return min(lm.max_length, DEFAULT_MAX_MODEL_LEN)
+    # one token in and one out is the least there is
+    return whole("max_model_len", max_model_len, at_least=2, at_most=lm.max_length)
+
+
+def check_request(request: Request, lm: LanguageModel, max_model_len: int) -> None:
+    """Refuse what this model could never serve, before anything is queued.
+
+    Raises ``InvalidInputError`` for ids outside the vocabulary and for a prompt that
+    does not leave room for its answer.
+    """
+    if not isinstance(request, Request):
+        raise invalid("request", request, "must be a nanoserve.Request")
+    check_ids("prompt_token_ids", request.prompt_token_ids, lm.vocab_size)
+    check_ids("stop_token_ids", request.params.stop_token_ids, lm.vocab_size)
+    prompt, limit = len(request.prompt_token_ids), request.params.max_tokens
+    if prompt + limit > max_model_len:
+        raise invalid(
+            "prompt + max_tokens",
+            prompt + limit,
+            f"{prompt} + {limit} is beyond max_model_len={max_model_len}",
+        )
+
+
+def check_ids(name: str, ids: list[int] | tuple[int, ...], vocab_size: int) -> None:
+    for token in ids:
+        if not 0 <= token < vocab_size:
+            limit = f"is outside the vocabulary (0 to {vocab_size - 1})"
+            raise invalid(name, token, limit)
