@@ -29,7 +29,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup lab test lint notebooks check-notebooks clean stale
+.PHONY: help setup lab test lint notebooks check-notebooks site clean stale
 
 help:
 	@echo "make setup            build $(VENV) with everything (the others do it by themselves)"
@@ -38,6 +38,7 @@ help:
 	@echo "make lint             ruff and mypy only"
 	@echo "make notebooks        run all notebooks and store their outputs"
 	@echo "make check-notebooks  run them and compare with the stored outputs"
+	@echo "make site             the lessons as pages that need no kernel and no network"
 	@echo "make clean            remove caches and reports; keeps $(VENV) and my/"
 	@echo
 	@echo "PYTHON=python3.12 chooses the Python, TORCH=cpu a torch without CUDA."
@@ -82,9 +83,7 @@ endif
 	@pwd -P > $(STAMP)
 
 lab: $(STAMP)
-	@$(RUN) -m nanoserve.course.workspace
-	@echo "Opening JupyterLab. Where there is no browser, open the address it prints below."
-	@cd my && ../$(RUN) -m jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) $(LAB)
+	@$(RUN) -m nanoserve.course.lab $(LAB)
 
 lint: $(STAMP)
 	$(RUN) -m ruff check .
@@ -101,6 +100,9 @@ test: lint
 
 notebooks: $(STAMP)
 	$(RUN) -m nanoserve.course.notebooks refresh
+
+site: $(STAMP)
+	$(RUN) -m nanoserve.course.site
 
 check-notebooks: $(STAMP)
 	$(RUN) -m pytest $(NBVAL) notebooks

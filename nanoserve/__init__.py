@@ -6,39 +6,75 @@
 '3 4 5 6 7'
 """
 
-from .checkpoint import LanguageModel, load
-from .engine import Engine, SequentialEngine, StaticBatchEngine, serve
-from .errors import (
-    InvalidInputError,
-    ModelNotFoundError,
-    NanoserveError,
-    UnsupportedModelError,
-)
-from .generate import generate_batch, generate_one, next_token_logits, stream_one
-from .request import GenerationResult, Request, SamplingParams, StepOutput
-from .trace import SlotLedger, SlotTrace
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .checkpoint import LanguageModel as LanguageModel
+    from .checkpoint import load as load
+    from .engine import Engine as Engine
+    from .engine import SequentialEngine as SequentialEngine
+    from .engine import StaticBatchEngine as StaticBatchEngine
+    from .engine import serve as serve
+    from .errors import InvalidInputError as InvalidInputError
+    from .errors import ModelNotFoundError as ModelNotFoundError
+    from .errors import NanoserveError as NanoserveError
+    from .errors import UnsupportedModelError as UnsupportedModelError
+    from .generate import generate_batch as generate_batch
+    from .generate import generate_one as generate_one
+    from .generate import next_token_logits as next_token_logits
+    from .generate import stream_one as stream_one
+    from .request import GenerationResult as GenerationResult
+    from .request import Request as Request
+    from .request import SamplingParams as SamplingParams
+    from .request import StepOutput as StepOutput
+    from .trace import SlotLedger as SlotLedger
+    from .trace import SlotTrace as SlotTrace
+    from .widgets.slot_player import SlotPlayer as SlotPlayer
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Engine",
-    "GenerationResult",
-    "InvalidInputError",
-    "LanguageModel",
-    "ModelNotFoundError",
-    "NanoserveError",
-    "Request",
-    "SamplingParams",
-    "SequentialEngine",
-    "SlotLedger",
-    "SlotTrace",
-    "StaticBatchEngine",
-    "StepOutput",
-    "UnsupportedModelError",
-    "generate_batch",
-    "generate_one",
-    "load",
-    "next_token_logits",
-    "serve",
-    "stream_one",
-]
+# Each public name and its room, which is opened when the name is first used: so
+# `nanoserve --help` need not wait for torch, nor a server for a widget library.
+ROOMS = {
+    "LanguageModel": "checkpoint",
+    "load": "checkpoint",
+    "Engine": "engine",
+    "SequentialEngine": "engine",
+    "StaticBatchEngine": "engine",
+    "serve": "engine",
+    "InvalidInputError": "errors",
+    "ModelNotFoundError": "errors",
+    "NanoserveError": "errors",
+    "UnsupportedModelError": "errors",
+    "generate_batch": "generate",
+    "generate_one": "generate",
+    "next_token_logits": "generate",
+    "stream_one": "generate",
+    "GenerationResult": "request",
+    "Request": "request",
+    "SamplingParams": "request",
+    "StepOutput": "request",
+    "SlotLedger": "trace",
+    "SlotTrace": "trace",
+    "SlotPlayer": "widgets.slot_player",
+}
+__all__ = list(ROOMS)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in ROOMS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        value = getattr(import_module(f".{ROOMS[name]}", __name__), name)
+    except ModuleNotFoundError as missing:
+        hint = f"nanoserve.{name} needs {missing.name}"
+        if ROOMS[name].startswith("widgets"):
+            hint += ": pip install 'nanoserve[course]'"
+        raise ImportError(hint) from missing
+    globals()[name] = value  # found without this detour the next time
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

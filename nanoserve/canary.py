@@ -69,9 +69,12 @@ def messages(prompts) -> list[dict]:
     return [*turns, {"role": "user", "content": last}]
 
 
-def random_prompt(rng: random.Random) -> str:
-    """Draw one prompt from what the models were trained on (long ones included)."""
-    task = rng.choices(("count", "repeat", "copy", "reverse"), (6, 5, 8, 6))[0]
+def random_prompt(rng: random.Random, weights=(6, 5, 8, 6)) -> str:
+    """Draw one prompt from what the models were trained on (long ones included).
+
+    `weights` say how often to count, repeat, copy and reverse.
+    """
+    task = rng.choices(("count", "repeat", "copy", "reverse"), weights)[0]
     if task == "count":
         return _random_count(rng)
     if task == "repeat":

@@ -343,15 +343,11 @@ def emit(
             row.append(token)
             row.finish_reason = finish_reason(row, eos_token_ids)
         new = [] if token is None else [token]
-        outputs.append(
-            StepOutput(row.request_id, new, row.finished, row.finish_reason)
-        )
+        outputs.append(StepOutput(row.request_id, new, row.finished, row.finish_reason))
     return outputs
 
 
-def finish_reason(
-    row: Sequence, eos_token_ids: frozenset[int]
-) -> FinishReason | None:
+def finish_reason(row: Sequence, eos_token_ids: frozenset[int]) -> FinishReason | None:
     """Why ``row`` ends with its newest token, or ``None``: it goes on.
 
     Only a new token is looked at. A prompt may hold an EOS (every chat does, after

@@ -22,7 +22,14 @@ from .cache import SlotCache
 from .checkpoint import LanguageModel
 from .errors import invalid
 from .model import Batch
-from .request import GenerationResult, Request, SamplingParams, one_each, token_ids, whole
+from .request import (
+    GenerationResult,
+    Request,
+    SamplingParams,
+    one_each,
+    token_ids,
+    whole,
+)
 from .sequence import Sequence as Row
 from .sequence import check_request
 
@@ -77,7 +84,7 @@ def stream_one(
         lm, prompt, max_new_tokens, temperature, top_k, top_p, seed,
         stop_token_ids, ignore_eos,
     )  # fmt: skip
-    return (yield from _pieces(lm, row, prompt))
+    return _pieces(lm, row, prompt)  # bad input is refused now, not at the first piece
 
 
 def generate_batch(

@@ -82,7 +82,6 @@ WORDS = {
     "next_event": "Next event: a request joins, ends or loses its seat",
     "speed": "speed",
     "rate": "{rate} passes a second",
-    "zoom": "zoom",
     "zoom_out": "Show more passes",
     "zoom_in": "Show larger cells",
     "table": "this pass and the seats as tables",

@@ -121,7 +121,11 @@ def _grid(trace: SlotTrace) -> list[str]:
         for slot in range(trace.max_num_seqs):
             row = " ".join(f"{cells.get((slot, n), '.'):<{width}}" for n in numbers)
             lines.append(f"{f'slot {slot}':<{margin}} {row}".rstrip())
-    return [*lines, "", "A[x] prefill, made x   x decode, made x   A-- finished   . idle"]
+    return [
+        *lines,
+        "",
+        "A[x] prefill, made x   x decode, made x   A-- finished   . idle",
+    ]
 
 
 def _cells(trace: SlotTrace) -> dict[tuple[int, int], str]:
@@ -181,9 +185,7 @@ def _request_lines(trace: SlotTrace, most: int = 16) -> list[str]:
 def _tokens_made(trace: SlotTrace) -> dict[tuple[int, int], str]:
     """(request, pass) -> the text of the token made there."""
     piece = functools.cache(lambda token: _piece(trace.piece_of(token)))
-    return {
-        (index, number): piece(token) for index, number, token in trace.emissions()
-    }
+    return {(index, number): piece(token) for index, number, token in trace.emissions()}
 
 
 def _piece(words: str) -> str:
@@ -198,15 +200,21 @@ def _plain(words: str, most: int = 40) -> str:
     return "".join("\ufffd" if category(each) in bad else each for each in words)
 
 
+def title(trace: SlotTrace) -> str:
+    """Which engine, how many slots and passes; a player is called so too."""
+    slots, passes = trace.max_num_seqs, f"{trace.passes:,}"
+    return look.say("title", engine=trace.engine, slots=slots, passes=passes)
+
+
 def mime_bundle(trace: SlotTrace) -> dict[str, Any]:
     """What a notebook stores. The SVG goes in as an image: JupyterLab drops inline
     SVG from notebooks it does not trust, and GitHub from all."""
     image = base64.b64encode(svg(trace).encode()).decode()
-    alt = escape(f"{trace.engine}, {trace.max_num_seqs} slots, {trace.passes} passes")
+    source = f"data:image/svg+xml;base64,{image}"
     steps = text(trace)
     return {
         "text/plain": steps,
-        "text/html": f'<img alt="{alt}" src="data:image/svg+xml;base64,{image}">'
+        "text/html": f'<img alt="{escape(title(trace))}" src="{source}">'
         f"<details><summary>{look.WORDS['steps']}</summary>"
         f"<pre>{escape(steps)}</pre></details>",
     }

@@ -131,9 +131,7 @@ def real(value: Any) -> float:
         return math.inf
 
 
-def whole(
-    name: str, value: Any, *, at_least: int, at_most: int | None = None
-) -> int:
+def whole(name: str, value: Any, *, at_least: int, at_most: int | None = None) -> int:
     """``value`` as an int. Raises unless it is an integer (``True`` and ``2.0`` are
     not) in range."""
     fits = isinstance(value, Integral) and not isinstance(value, bool)

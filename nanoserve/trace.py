@@ -230,9 +230,7 @@ class SlotTrace:
         if self.history is not None:
             raise invalid("passes", passes, "this trace keeps only its last passes")
         ledger = SlotLedger(self.max_num_seqs, passes)
-        ledger.kv_reserved_token_steps = (
-            passes * self.max_num_seqs * self.slot_capacity
-        )
+        ledger.kv_reserved_token_steps = passes * self.max_num_seqs * self.slot_capacity
         for run in self.runs:
             if run.start < passes:
                 ledger.count(run, min(run.end, passes) - run.start)
@@ -252,7 +250,9 @@ class SlotTrace:
             made[run.request] += run.emitted * run.passes
         # a bounded history may have lost a request's first runs: its last tokens are
         # those of the runs that are left
-        tokens = {i: iter(self.requests[i].token_ids[-n:]) for i, n in made.items() if n}
+        tokens = {
+            i: iter(self.requests[i].token_ids[-n:]) for i, n in made.items() if n
+        }
         for run in self.runs:
             if run.emitted:
                 for number in range(run.start, run.end):

@@ -1,0 +1,1 @@
+"""The instruments of the course. Importing this pulls in no widget library."""

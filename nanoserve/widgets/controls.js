@@ -1,0 +1,85 @@
+// What stands below the score: the strip, the controls, the legend and the tables.
+// Each function makes its elements and gives them back by name; the player moves them.
+import { control, node } from "./panel.js";
+import { fill } from "./read.js";
+
+const SPEEDS = [0.5, 1, 2, 4, 8];
+export const STATES = ["prefill", "pad", "decode", "finished", "idle"];
+const ICONS = {
+  previous_event: "M2.5 3v10M13 3.5v9L6 8z",
+  back: "M10 3.5 5.5 8l4.5 4.5",
+  play: "M5 3v10l8-5z",
+  pause: "M4.5 3.5h2v9h-2zM9.5 3.5h2v9h-2z",
+  forward: "M6 3.5 10.5 8 6 12.5",
+  next_event: "M13.5 3v10M3 3.5v9L10 8z",
+  zoom_out: "M7 2.5a4.5 4.5 0 1 0 0 9a4.5 4.5 0 1 0 0-9M10.4 10.4 14 14M5 7h4",
+  zoom_in: "M7 2.5a4.5 4.5 0 1 0 0 9a4.5 4.5 0 1 0 0-9M10.4 10.4 14 14M5 7h4M7 5v4",
+};
+
+/** The share of useful slots as a line, and over it a slider that one can scrub. */
+export function makeStrip(words, panels, first, last) {
+  const made = { strip: node("canvas", { "aria-hidden": "true" }), thumb: node("div.thumb"),
+    window: node("div.window"), shares: node("p.shares"),
+    range: control("input", { type: "range", min: first, max: last, step: 1,
+      "aria-label": words.axis }) };
+  made.track = node("div.track", {}, made.strip, made.window, made.thumb, made.range);
+  const label = node("p.label", {}, words.useful_share);
+  if (panels.length > 1) {
+    label.append(node("span.dashed", {}, panels[0].name), node("span", {}, panels[1].name));
+  }
+  made.stripRow = node("div.strip", {}, label, made.track, made.shares);
+  return made;
+}
+
+export function makeControls(words) {
+  const buttons = {};
+  const button = (key) => (buttons[key] = iconButton(key, words[key]));
+  const now = node("p.now");
+  const select = control("select", {}, ...SPEEDS.map((speed) =>
+    node("option", { value: speed }, `${speed}×`)));
+  const keys = ["previous_event", "back", "play", "forward", "next_event"];
+  const row = node("div.controls", {}, ...keys.map(button), now,
+    node("label.speed", {}, words.speed, " ", select),
+    node("span.zoom", {}, button("zoom_out"), button("zoom_in")));
+  return { buttons, now, select, controlRow: row };
+}
+
+function iconButton(key, name) {
+  const button = control("button", { type: "button", "data-control": key });
+  setIcon(button, key, name);
+  return button;
+}
+
+export function setIcon(button, key, name) {
+  button.setAttribute("aria-label", name);
+  button.title = name;
+  button.innerHTML = `<svg viewBox="0 0 16 16" aria-hidden="true"><path d="${ICONS[key]}"/></svg>`;
+}
+
+export function makeLegend(words) {
+  const samples = STATES.map(() => node("canvas.mark", { "aria-hidden": "true" }));
+  const items = STATES.map((state, place) => node("li", {}, samples[place], words[state]));
+  return { samples, legend: node("ul.legend", {}, ...items) };
+}
+
+/** For each trace: this pass, slot by slot, and who used the seats so far. */
+export function makeTables(words, panels) {
+  const tables = panels.flatMap((panel) => [
+    makeTable(words, panel.name, "table_pass", ["slot", "state", "request", "token", "kv"],
+      (column) => panel.tableRows(column)),
+    makeTable(words, panel.name, "table_seats", ["request", "useful", "held"],
+      (column) => panel.seatRows(column))]);
+  const inner = control("div", { tabindex: 0, role: "group", "aria-label": words.table },
+    ...tables.map(({ table }) => table));
+  const folded = node("details.table", {}, control("summary", {}, words.table), inner);
+  return { tables, table: folded };
+}
+
+function makeTable(words, engine, caption, columns, rows) {
+  const heads = columns.map((name) =>
+    node("th", { scope: "col" }, words[`column_${name}`]));
+  const body = node("tbody");
+  const table = node("table", {}, node("caption", {}, fill(words[caption], { engine })),
+    node("thead", {}, node("tr", {}, ...heads)), body);
+  return { table, body, rows };
+}

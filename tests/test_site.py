@@ -1,0 +1,78 @@
+"""The offline edition: whole pages, nothing loaded from anywhere."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("nbconvert")
+
+from nanoserve.course import lab, notebooks, site
+from nanoserve.widgets.slot_player import TRACE_TYPE
+
+LOADED = re.compile(r"""(?:src|href)=["'](?!data:|#)([^"']+)|url\(["']?(?!#|data:)""")
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory) -> dict[str, str]:
+    written = site.build(tmp_path_factory.mktemp("site"))
+    return {path.name: path.read_text("utf-8") for path in written}
+
+
+def test_there_is_an_index_and_a_page_for_each_lesson(pages):
+    names = [path.with_suffix(".html").name for path in notebooks.lessons()]
+    assert list(pages) == ["index.html", *names]
+    for name in names:
+        assert f'href="{name}"' in pages["index.html"]
+
+
+def test_a_page_links_to_pages_and_loads_nothing(pages):
+    for name, page in pages.items():
+        without_code = re.sub(r"<script.*?</script>", "", page, flags=re.S)
+        for target in LOADED.findall(without_code):
+            assert target in pages or target.startswith("https://"), (name, target)
+        assert not re.search(r"<(script|link|iframe)[^>]+(src|href)=", page), name
+        assert "@import" not in page
+
+
+def test_each_stored_trace_becomes_a_player_with_its_picture_beside_it(pages):
+    for path in notebooks.lessons():
+        page = pages[path.with_suffix(".html").name]
+        stored = path.read_text("utf-8").count(TRACE_TYPE)
+        assert page.count('<div class="player"') == stored
+        assert page.count("<noscript><img") == stored
+        inside = re.compile(r"<script[^>]+application/json[^>]*>(.*?)</script>", re.S)
+        data = inside.findall(page)
+        assert all(json.loads(each)["traces"] for each in data)
+        assert len(data) == stored
+
+
+def test_lab_opens_on_the_first_lesson_and_asks_nothing(monkeypatch):
+    started = lab.command(["--no-browser"])
+    assert f"--LabApp.default_url=/lab/tree/{lab.FIRST}" in started
+    assert started[-1] == "--no-browser"
+    assert (notebooks.FOLDER / lab.FIRST).is_file()
+    settings = json.loads((lab.SETTINGS / "overrides.json").read_text("utf-8"))
+    assert settings["@jupyterlab/apputils-extension:notification"] == {
+        "fetchNews": "false",
+        "checkForUpdates": False,
+    }
+
+
+def test_root_may_start_lab_and_others_need_no_leave(monkeypatch):
+    for user, leave in ((0, True), (1000, False)):
+        monkeypatch.setattr(lab.os, "getuid", lambda user=user: user, raising=False)
+        assert ("--allow-root" in lab.command([])) is leave
+
+
+def test_a_lesson_without_traces_needs_no_script(tmp_path: Path, monkeypatch):
+    bare = '{"cells": [{"cell_type": "markdown", "id": "a", "metadata": {}, "source": '
+    bare += '"# 99 Bare"}], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}'
+    path = tmp_path / "99_bare.ipynb"
+    path.write_text(bare, "utf-8")
+    page = site.lesson_page(path, None, None)
+    assert "<title>99 Bare</title>" in page
+    assert "<script" not in page
