@@ -18,7 +18,7 @@ from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-EXTRAS = ("course", "cli", "gguf", "serve", "test")
+EXTRAS = ("course", "cli", "gguf", "serve", "test", "browser")
 # The one place that says where a conda-forge name differs from PyPI's.
 PYPI_NAME = {"pytorch": "torch"}
 # Hard requirements of transformers (test below) that nanoserve imports as well.
@@ -75,7 +75,8 @@ def test_environment_yml_says_what_pyproject_says():
     packages, by_pip = conda()
     python = packages.pop("python")
     packages.pop("pip")
-    assert packages == declared()
+    only_pip = {"playwright", "axe_playwright_python"}  # the extra `browser`
+    assert packages == {k: v for k, v in declared().items() if k not in only_pip}
     assert python == SpecifierSet(PROJECT["project"]["requires-python"])
     assert by_pip == ["-e ."]
 
@@ -123,7 +124,16 @@ def test_versions_agree():
 # -- Makefile --------------------------------------------------------------------
 
 
-TARGETS = ("setup", "lab", "test", "lint", "notebooks", "check-notebooks", "clean")
+TARGETS = (
+    "setup",
+    "lab",
+    "test",
+    "lint",
+    "notebooks",
+    "check-notebooks",
+    "site",
+    "clean",
+)
 needs_make = pytest.mark.skipif(not shutil.which("make"), reason="no make here")
 
 
