@@ -1,0 +1,273 @@
+"""Train the two built-in models from nothing, by seed.
+
+    python data/make_canary.py [canary|canary-rope|all] [--out DIR] [--steps N]
+
+One process and one core a model; with both, they train side by side. A model's files
+are put in place at its end, all at once, so stopping early changes nothing.
+"""
+
+import argparse
+import multiprocessing
+import random
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import transformers
+from torch.nn.functional import cross_entropy
+from tqdm import tqdm
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent), str(HERE)]  # works before nanoserve is installed
+
+import canary_files  # noqa: E402
+
+from nanoserve import canary  # noqa: E402
+
+NAMES = ("canary", "canary-rope")
+SEED = 1
+TOKENS_PER_BATCH, ROWS_PER_BATCH = 1600, 128  # whichever is reached first
+IGNORED = -100  # cross_entropy's label for "no loss here"
+TOKEN_ID = canary_files.TOKEN_ID
+
+
+class Cycle(NamedTuple):
+    """One rise and fall of the learning rate.
+
+    An easy cycle starts with rows of 40 tokens, from which copying is learned; a hard
+    one has all lengths at once, and letters that come again and again.
+    """
+
+    steps: int
+    rate: float  # at its highest
+    weights: tuple[int, ...]  # how often to count, repeat, copy and reverse
+    easy: bool
+
+
+CYCLES = {  # the second cycle leans on what the first leaves weak
+    "canary": (
+        Cycle(5000, 3e-3, (5, 7, 8, 6), easy=True),
+        Cycle(5000, 2e-3, (4, 9, 7, 7), easy=False),
+    ),
+    "canary-rope": (
+        Cycle(5000, 3e-3, (6, 5, 8, 6), easy=True),
+        Cycle(5000, 2e-3, (4, 6, 9, 9), easy=False),
+    ),
+}
+
+
+# ---- models ----------------------------------------------------------------------
+
+
+def make_model(name: str) -> transformers.PreTrainedModel:
+    """Return an untrained model: 4 layers of width 128, 4 heads, tied embeddings.
+
+    The config has no pad_token_id: Llama would make it `padding_idx`, whose embedding
+    is zero, and zero pads would hide bugs. The tokenizer knows the pad.
+    """
+    common = {
+        "vocab_size": len(canary.VOCABULARY),
+        "bos_token_id": TOKEN_ID[canary.BOS],
+        "eos_token_id": TOKEN_ID[canary.EOS],
+        "tie_word_embeddings": True,
+    }
+    return _gpt2(common) if name == "canary" else _llama(common)
+
+
+def _llama(common: dict) -> transformers.LlamaForCausalLM:
+    config = transformers.LlamaConfig(
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=canary.MAX_LENGTH,
+        **common,
+    )
+    return transformers.LlamaForCausalLM(config)
+
+
+def _gpt2(common: dict) -> transformers.GPT2LMHeadModel:
+    config = transformers.GPT2Config(
+        # One fused operation, a quarter off the time; gelu_new is the same function.
+        activation_function="gelu_pytorch_tanh",
+        n_positions=canary.MAX_LENGTH,
+        n_embd=128,
+        n_layer=4,
+        n_head=4,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        **common,
+    )
+    model = transformers.GPT2LMHeadModel(config)
+    start_as_waves(model.transformer.wte.weight, model.transformer.wpe.weight)
+    return model
+
+
+@torch.no_grad()
+def start_as_waves(tokens: torch.Tensor, positions: torch.Tensor) -> None:
+    """Start positions and numbers as sines and cosines, in different dimensions.
+
+    All of it is learned from there. From independent noise, "one place to the left"
+    has to be found out for each position by itself, and "N places after the prompt"
+    for each position and number: copying then comes late, and repeating never.
+    """
+    frequencies = 3.0 * (1 / 300) ** (torch.arange(32) / 31)
+    angles = torch.arange(canary.MAX_LENGTH)[:, None] * frequencies  # [640, 32]
+    waves = 0.25 * torch.cat([angles.sin(), angles.cos()], 1)  # [640, 64]
+    positions.zero_()
+    positions[:, :64] = waves
+    tokens.normal_(0, 0.1)
+    numbers = tokens[TOKEN_ID["0"] :]
+    numbers *= 0.3
+    numbers[:, 64:] += waves[: len(numbers)]
+
+
+# ---- training data ---------------------------------------------------------------
+
+
+def example(rng: random.Random, cycle: Cycle) -> list[tuple[int, int]]:
+    """Draw a conversation as (token id, label) pairs; only answers have labels.
+
+    A third of the prompts come after an earlier exchange or two, so that <eos> inside
+    a prompt is nothing strange.
+    """
+    chance = rng.random()
+    earlier = 0 if chance < 0.66 else 1 if chance < 0.95 else 2
+    prompts = [canary.short_prompt(rng) for _ in range(earlier)]
+    prompts.append(canary.random_prompt(rng, cycle.weights, not cycle.easy))
+    words = f"{canary.text(prompts)} {canary.answer(prompts[-1])} {canary.EOS}".split()
+    pairs, answering = [], False
+    for word in words:
+        pairs.append((TOKEN_ID[word], TOKEN_ID[word] if answering else IGNORED))
+        answering = word == canary.ANSWER or (answering and word != canary.EOS)
+    return pairs
+
+
+def next_batch(rng: random.Random, cycle: Cycle, buckets: defaultdict, longest: float):
+    """Return ids and labels [B, S], rows equally long: training sees no padding.
+
+    Examples wait in a bucket per length until they fill a batch, so short and long
+    ones come as often as they are drawn.
+    """
+    while True:
+        pairs = example(rng, cycle)
+        length = len(pairs)
+        if length > longest:
+            continue
+        bucket = buckets[length]
+        bucket.append(pairs)
+        if len(bucket) * length >= TOKENS_PER_BATCH or len(bucket) >= ROWS_PER_BATCH:
+            return torch.tensor(buckets.pop(length)).unbind(-1)
+
+
+# ---- training --------------------------------------------------------------------
+
+
+def train(model, cycle: Cycle, seed: int, bar: tqdm) -> None:
+    rng, buckets = random.Random(seed), defaultdict(list)
+    longest = 40.0 if cycle.easy else canary.MAX_LENGTH
+    optimizer = make_optimizer(model, cycle.rate)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, cycle.rate, total_steps=cycle.steps, pct_start=0.1
+    )
+    for step in range(cycle.steps):
+        ids, labels = next_batch(rng, cycle, buckets, longest)
+        if cycle.easy:
+            longest = min(canary.MAX_LENGTH, 40 + 1200 * step / cycle.steps)
+        loss = answer_loss(model, ids, labels)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        bar.set_postfix(loss=f"{loss.item():.4f}", refresh=False)
+        bar.update()
+
+
+def answer_loss(model, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    logits = model(ids, use_cache=False).logits[:, :-1]  # [B, S-1, vocabulary]
+    return cross_entropy(
+        logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED
+    )
+
+
+def make_optimizer(model, rate: float) -> torch.optim.AdamW:
+    """Weight decay on the layers' matrices only: it must not shrink embeddings."""
+    embeddings = [m for m in model.modules() if isinstance(m, torch.nn.Embedding)]
+    kept = {id(embedding.weight) for embedding in embeddings}
+    decayed, plain = [], []
+    for weight in model.parameters():
+        matrix = weight.ndim == 2 and id(weight) not in kept
+        (decayed if matrix else plain).append(weight)
+    groups = [
+        {"params": decayed, "weight_decay": 0.01},
+        {"params": plain, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.98))
+
+
+# ---- command line ----------------------------------------------------------------
+
+
+def make(name: str, out: Path, steps: int | None, place: int) -> None:
+    """Train, measure and save one model under out/name."""
+    torch.set_num_threads(1)  # two models, two cores; threads that spin cost more
+    torch.manual_seed(SEED)
+    model = make_model(name)
+    planned = sum(cycle.steps for cycle in CYCLES[name])
+    share = (steps or planned) / planned
+    cycles = [c._replace(steps=max(20, round(c.steps * share))) for c in CYCLES[name]]
+    started = time.process_time()
+    total = sum(cycle.steps for cycle in cycles)
+    with tqdm(total=total, desc=name, position=place, unit="step") as bar:
+        for number, cycle in enumerate(cycles):
+            train(model, cycle, SEED + number, bar)
+    minutes = (time.process_time() - started) / 60
+    story = ", then ".join(f"{c.steps:,} steps to a rate of {c.rate}" for c in cycles)
+    training = f"{story}; seed {SEED}; {minutes:.0f} minutes"
+    canary_files.save(name, model.eval(), out, training)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("name", nargs="?", default="all", choices=[*NAMES, "all"])
+    parser.add_argument("--out", type=Path, default=HERE, help="default: data/")
+    parser.add_argument("--steps", type=int, help="fewer steps, for a quick try")
+    options = parser.parse_args()
+    names = NAMES if options.name == "all" else (options.name,)
+    start = multiprocessing.get_context("spawn").Process
+    workers = [
+        start(
+            target=_quietly,
+            args=(name, options.out, options.steps, place),
+            daemon=True,  # none trains on when this process has ended
+        )
+        for place, name in enumerate(names)
+    ]
+    for worker in workers:
+        worker.start()
+    try:
+        for worker in workers:
+            worker.join()
+    except KeyboardInterrupt:  # Ctrl-C reaches the workers as well
+        for worker in workers:
+            worker.join()
+        sys.exit("\nstopped; a model that was not finished was not touched")
+    sys.exit(any(worker.exitcode for worker in workers))
+
+
+def _quietly(*arguments) -> None:
+    """Run make(); on Ctrl-C end without a traceback from every process."""
+    try:
+        make(*arguments)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()
