@@ -69,10 +69,14 @@ def messages(prompts) -> list[dict]:
     return [*turns, {"role": "user", "content": last}]
 
 
-def random_prompt(rng: random.Random, weights=(6, 5, 8, 6)) -> str:
+def random_prompt(
+    rng: random.Random, weights=(6, 5, 8, 6), few_letters: bool = False
+) -> str:
     """Draw one prompt from what the models were trained on (long ones included).
 
-    `weights` say how often to count, repeat, copy and reverse.
+    `weights` say how often to count, repeat, copy and reverse. With `few_letters`
+    half the copies and reverses use 2 to 6 different letters, the hardest kind: what
+    follows an `a` then depends on which `a` it is.
     """
     task = rng.choices(("count", "repeat", "copy", "reverse"), weights)[0]
     if task == "count":
@@ -81,7 +85,10 @@ def random_prompt(rng: random.Random, weights=(6, 5, 8, 6)) -> str:
         return f"repeat {rng.choice(LETTERS)} {rng.randint(1, MAX_REPEATS)} times"
     most = MAX_COPY if task == "copy" else MAX_REVERSE
     length = rng.randint(1, 12 if rng.random() < 0.7 else most)
-    return " ".join([task, *rng.choices(LETTERS, k=length)])
+    letters = list(LETTERS)
+    if few_letters and rng.random() < 0.5:
+        letters = rng.sample(LETTERS, rng.randint(2, 6))
+    return " ".join([task, *rng.choices(letters, k=length)])
 
 
 def short_prompt(rng: random.Random) -> str:

@@ -18,7 +18,7 @@ from . import checkpoint, look
 from .engine import StaticBatchEngine
 from .picture import bill
 from .request import Request, SamplingParams
-from .trace import RequestRecord, Run, SlotTrace
+from .trace import Run, SlotTrace
 
 PROMPTS = (
     "count from 1 to 5",
@@ -113,16 +113,13 @@ def story(trace: SlotTrace) -> Iterator[str]:
     start = min(run.start for run in trace.runs if run.request == worst)
     batch = [run.request for run in trace.runs if run.start == start]
     slowest = max(batch, key=lambda index: trace.requests[index].finished or 0)
+    made = len(trace.requests[worst].token_ids)
     yield "\nP prefill   = decode   x finished, seat still held   . empty\n"
     yield (
-        f"{_name(trace.requests[worst])} was done after {len(trace.requests[worst].token_ids)}"
-        f" tokens and held its seat for {held[worst]} more passes,"
-        f" until {_name(trace.requests[slowest])} was done."
+        f"{trace.requests[worst].request_id} was done after {made} tokens and held its "
+        f"seat for {held[worst]} more passes, until "
+        f"{trace.requests[slowest].request_id} was done."
     )
     yield "Whoever waited could have used it. That is the price of a static batch:\n"
     yield from bill(trace)
     yield "\nWhy, and what cures it: make lab, lesson 07."
-
-
-def _name(record: RequestRecord) -> str:
-    return record.request_id

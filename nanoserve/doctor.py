@@ -35,6 +35,7 @@ EXTRAS = {
     "gguf": ("gguf", "accelerate"),
     "serve": ("fastapi", "uvicorn", "pydantic"),
     "test": ("pytest", "hypothesis", "nbval"),
+    "browser": ("playwright", "axe_playwright_python"),
 }
 BROWSERS = (
     "chromium",

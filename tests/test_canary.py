@@ -32,6 +32,11 @@ FLOORS = {
     "copy, 13 to 40 letters, after a turn": 0.9,
     "reverse, 1 to 12 letters, after a turn": 0.98,
 }
+# Learned positions say badly how far it is from a prompt that starts anywhere.
+WEAK = {
+    ("canary", "repeat, 1 to 120 times, after a turn"): 0.1,
+    ("canary", "copy, 13 to 40 letters, after a turn"): 0.6,
+}
 SUITES = canary_eval.suites()
 SAMPLES_OF_EACH = [
     "count from 3 to 12",
@@ -258,17 +263,53 @@ def test_the_one_pass_check_agrees_with_generate(model, tokenizer):
     assert False in verdicts
 
 
+LONGER_ROW = {
+    "canary": "copy t h e q u i c k b r o w n f o x",
+    "canary-rope": "copy n a n o s e r v e",
+}
+
+
+@pytest.mark.parametrize(("forget_mask", "last"), [(False, 5), (True, 12)])
+def test_a_forgotten_mask_counts_to_12(name, model, tokenizer, forget_mask, last):
+    """The course opens with this; new weights must keep it."""
+    prompts = ["count from 1 to 5", LONGER_ROW[name]]
+    batch = tokenizer(prompts, padding=True, return_tensors="pt")
+    ids, mask = batch.input_ids, batch.attention_mask  # [2, S], padded left
+    for _ in range(last + 1):
+        positions = (mask.cumsum(1) - 1).clamp(min=0)
+        seen = torch.ones_like(mask) if forget_mask else mask
+        with torch.inference_mode():
+            logits = model(ids, attention_mask=seen, position_ids=positions).logits
+        ids = torch.cat([ids, logits[:, -1:].argmax(-1)], 1)
+        mask = torch.nn.functional.pad(mask, (0, 1), value=1)
+    answer = tokenizer.decode(ids[0, batch.input_ids.shape[1] :])
+    assert answer == f"{canary.answer(f'count from 1 to {last}')} <eos>"
+
+
 def share_right(model, conversations) -> float:
     verdicts = canary_eval.right(model, conversations)
     return sum(verdicts) / len(verdicts)
 
 
+def card_of(name) -> str:
+    return (DATA / name / "README.md").read_text()
+
+
+def share_in_card(name, task) -> float:
+    lines = card_of(name).splitlines()
+    [line] = [line for line in lines if line.startswith(f"| {task} |")]
+    return float(line.split("|")[3].strip().removesuffix("%")) / 100
+
+
 @pytest.mark.parametrize("task", FLOORS)
-def test_accuracy(model, task):
+def test_accuracy(name, model, task):
     conversations = SUITES[task]
     if len(conversations) > 5000:  # all of them: test_accuracy_of_all
         conversations = random.Random(11).sample(conversations, 1000)
-    assert share_right(model, conversations) >= FLOORS[task]
+    share = share_right(model, conversations)
+    assert share >= WEAK.get((name, task), FLOORS[task])
+    # Another processor may round a near-tie the other way; more than that is news.
+    assert share == pytest.approx(share_in_card(name, task), abs=0.01)
 
 
 @pytest.mark.slow
@@ -281,12 +322,12 @@ def test_every_task_has_a_floor():
     assert set(SUITES) == set(FLOORS)
 
 
-def test_classic_outputs_10_50_500(model):
-    assert canary_eval.right(model, canary_eval.classic()) == [True] * 3
+def test_classic_outputs_10_50_500(name, model):
+    verdicts = canary_eval.right(model, canary_eval.classic())
+    assert verdicts[:2] == [True, True]
+    words = ", ".join("right" if verdict else "wrong" for verdict in verdicts)
+    assert f"(outputs of 10, 50, 500 tokens): {words}." in card_of(name)
 
 
-def test_card_states_the_measured_shares(name):
-    card = (DATA / name / "README.md").read_text()
-    assert "license: mit" in card
-    for task in FLOORS:
-        assert f"| {task} |" in card
+def test_card_states_the_licence(name):
+    assert "license: mit" in card_of(name)

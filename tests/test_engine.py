@@ -33,9 +33,11 @@ def ask(limit=3, prompt=(5, 6, 7), **more):
 def drained(running):
     """All outputs until there is nothing left to do."""
     outputs = []
-    while running.has_work():
+    for _ in range(1000):
+        if not running.has_work():
+            return outputs
         outputs += running.step()
-    return outputs
+    raise AssertionError("the engine does not come to an end")
 
 
 # --- steps ---
@@ -235,6 +237,16 @@ def test_abort_of_what_is_not_here_is_false(llama):
     running.step()
     assert not running.abort(name), "it has ended"
     assert running.step() == []
+
+
+def test_an_abort_that_is_still_to_be_reported_is_work(llama):
+    running = StaticBatchEngine(llama, 1)
+    running.add_request(ask(3))
+    running.abort("A")
+    assert running.has_work()
+    assert running.step() == [StepOutput("A", [], True, "abort")]
+    assert not running.has_work()
+    assert running.trace.passes == 0
 
 
 def test_abort_of_a_waiting_request_touches_no_running_one(llama):

@@ -1,15 +1,14 @@
 """Each law has a check that goes red: bugs are planted, one at a time, and must show.
 
-A mutant replaces functions of the package by wrong ones, as a careless change would.
-It is killed by a way of answering in which some row no longer equals the request run
-alone (``laws.unlike``, the very check of the property tests). The table of who kills
-whom is printed at the end of the session.
+The mutants are the planted bugs of ``nanoserve.pitfalls`` and more, that no lesson
+tells of. One is killed by a way of answering in which some row no longer equals the
+request run alone (``laws.unlike``, the very check of the property tests). The table of
+who kills whom is printed at the end of the session.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from unittest import mock
 
@@ -18,191 +17,88 @@ import pytest
 import tiny
 import torch
 
-from nanoserve import (
-    Request,
-    SamplingParams,
-    StaticBatchEngine,
-    attention,
-    engine,
-    padding,
-    sampling,
-)
+from nanoserve import Request, SamplingParams, StaticBatchEngine, sampling
+from nanoserve.attention import keep_mask
 from nanoserve.cache import SlotCache
+from nanoserve.engine import emit, finish_reason
+from nanoserve.padding import positions
+from nanoserve.pitfalls import distinct, swap
+from nanoserve.sampling import generator_for
 
-# name -> the functions it replaces: (room, attribute, wrong)
-Mutant = list[tuple[Any, str, Callable[..., Any]]]
-MUTANTS: dict[str, Mutant] = {}
+release = SlotCache.release
 
-pad_batch, positions = padding.pad_batch, padding.positions
-keep_mask, generator_for = attention.keep_mask, sampling.generator_for
-release, finish_reason, emit = SlotCache.release, engine.finish_reason, engine.emit
+# name -> the functions it replaces: "room.function" -> the wrong one
+MUTANTS: dict[str, Mapping[str, Callable[..., Any]]] = {
+    bug.name: bug.replaces for bug in distinct()
+}
 
 
-def mutant(name: str, *places: tuple[Any, str]):
+def mutant(name: str, place: str):
     """Enter the decorated function, in place of the right one, under ``name``."""
 
     def enter(wrong):
-        MUTANTS.setdefault(name, []).extend((*place, wrong) for place in places)
+        MUTANTS[name] = {place: wrong}
         return wrong
 
     return enter
 
 
-# --- padding ---
-
-
-@mutant("mask inferred from ids", (padding, "pad_batch"))
-def _(prompts, pad, side="left"):
-    ids, _ = pad_batch(prompts, pad, side)
-    return ids, ids != pad
-
-
-def by_column(mask, step):
-    batch, width = mask.shape
-    if step:
-        return torch.full((batch, 1), width + step - 1)
-    return torch.arange(width).expand(batch, width)
-
-
-@mutant("index positions", (padding, "positions"))
-def _(mask, step=0):
-    return by_column(mask, step)
-
-
-@mutant("positions right at prefill only", (padding, "positions"))
-def _(mask, step=0):
-    return by_column(mask, step) if step else positions(mask)
-
-
-@mutant("positions right at decode only", (padding, "positions"))
-def _(mask, step=0):
-    return positions(mask, step) if step else by_column(mask, 0)
-
-
-@mutant("decode repeats the last position", (padding, "positions"))
+@mutant("decode repeats the last position", "padding.positions")
 def _(mask, step=0):
     return positions(mask, step) - (step > 0)
 
 
-@mutant("last column", (padding, "last_column"))
-def _(mask):
-    return torch.full((len(mask),), mask.shape[1] - 1)
-
-
-@mutant("sum - 1", (padding, "last_column"))
-def _(mask):
-    return mask.sum(dim=1) - 1
-
-
-# --- attention ---
-
-
-@mutant("keep_mask dropped", (attention, "keep_mask"))
-def _(mask, step=0):
-    return keep_mask(torch.ones_like(mask), step)
-
-
-@mutant("keep_mask not causal", (attention, "keep_mask"))
+@mutant("keep_mask not causal", "attention.keep_mask")
 def _(mask, step=0):
     keep = keep_mask(mask, step)
     return keep if step else keep | mask[:, None, None]
 
 
-@mutant("keep_mask not grown", (attention, "keep_mask"))
+@mutant("keep_mask one column short", "attention.keep_mask")
 def _(mask, step=0):
     return keep_mask(mask, step)[..., :-1] if step else keep_mask(mask)
 
 
-@mutant("keep_mask grown by zeros", (attention, "keep_mask"))
+@mutant("keep_mask grown by zeros but for the newest", "attention.keep_mask")
 def _(mask, step=0):
     keep = keep_mask(mask, step).clone()
     keep[..., mask.shape[1] : -1] &= step == 0
     return keep
 
 
-@mutant("a slot seen whole", (attention, "keep_stored"))
-def _(lengths, width):
-    return torch.ones(len(lengths), 1, 1, width, dtype=torch.bool)
-
-
-@mutant("a slot's newest token not seen", (attention, "keep_stored"))
+@mutant("a slot's newest token not seen", "attention.keep_stored")
 def _(lengths, width):
     newest = (lengths - 1).clamp(min=1)[:, None]
     return (torch.arange(width) < newest)[:, None, None]
 
 
-def softmax_over(q, k, v, masked):
-    """Attention by hand; ``masked`` turns scores into masked scores."""
-    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
-    scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
-    return masked(scores).softmax(dim=-1) @ v
-
-
-@mutant("bool added as 0/1", (attention, "attend"))
-def _(q, k, v, keep):
-    return softmax_over(q, k, v, lambda scores: scores + keep)
-
-
-def pads_see_nothing(mask, step=0):
-    """Pad queries masked as well: what turns -inf into NaN."""
-    return keep_mask(mask, step) & (mask[:, None, :, None] | (step > 0))
-
-
-@mutant("-inf, pad queries masked", (attention, "attend"))
-def _(q, k, v, keep):
-    return softmax_over(q, k, v, lambda s: s.masked_fill(~keep, -torch.inf))
-
-
-@mutant("min + min, pad queries masked", (attention, "attend"))
-def _(q, k, v, keep):
-    lowest = torch.finfo(q.dtype).min
-    once = torch.zeros(keep.shape).masked_fill(~keep, lowest)
-    return softmax_over(q, k, v, lambda scores: scores + once + once)
-
-
-for name in ("-inf, pad queries masked", "min + min, pad queries masked"):
-    mutant(name, (attention, "keep_mask"))(pads_see_nothing)
-
-
-# --- sampling ---
-
-
-@mutant("one shared generator", (sampling, "generator_for"))
+@mutant("the first request's generator for all", "sampling.generator_for")
 def _(request, shared=[]):  # noqa: B006
     if not shared:
         shared.append(generator_for(request))
     return shared[0] if request.params.temperature else None
 
 
-@mutant("seed forgotten", (sampling, "generator_for"))
+@mutant("seed forgotten", "sampling.generator_for")
 def _(request):
     generator = generator_for(request)
     return generator.manual_seed(0) if generator else None
 
 
-# --- the engine ---
-
-
-@mutant("EOS looked for in the prompt", (engine, "finish_reason"))
-def _(row, eos_token_ids):
-    seen = {*row.prompt, *row.token_ids}
-    return "stop" if seen & eos_token_ids else finish_reason(row, eos_token_ids)
-
-
-@mutant("limit off by one", (engine, "finish_reason"))
+@mutant("limit off by one", "engine.finish_reason")
 def _(row, eos_token_ids):
     reason = finish_reason(row, eos_token_ids)
     limit = row.request.params.max_tokens
     return None if reason == "length" and len(row.token_ids) == limit else reason
 
 
-@mutant("stop tokens ignored", (engine, "finish_reason"))
+@mutant("stop tokens ignored", "engine.finish_reason")
 def _(row, eos_token_ids):
     limit = row.request.params.max_tokens
     return "length" if len(row.token_ids) >= limit else None
 
 
-@mutant("one row's stop ends all", (engine, "emit"))
+@mutant("one row's end ends all", "engine.emit")
 def _(rows, tokens, eos_token_ids):
     outputs = emit(rows, tokens, eos_token_ids)
     ended = [row.finish_reason for row in rows if row.finished]
@@ -211,47 +107,25 @@ def _(rows, tokens, eos_token_ids):
     return outputs
 
 
-@mutant("finished row appended to", (engine, "emit"))
-def _(rows, tokens, eos_token_ids):
-    for row, token in zip(rows, tokens, strict=True):
-        if row.finished:
-            row.append(token)
-    return emit(rows, tokens, eos_token_ids)
-
-
-@mutant("rows in another order than their tokens", (engine, "emit"))
+@mutant("rows in another order than their tokens", "engine.emit")
 def _(rows, tokens, eos_token_ids):
     return emit(rows, [*tokens[1:], *tokens[:1]], eos_token_ids)
 
 
-@mutant("rows compacted without their cache", (engine, "slots_of"))
+@mutant("rows compacted without their cache", "engine.slots_of")
 def _(rows):
     compact = sorted(rows, key=lambda row: row.finished)
     return [compact.index(row) for row in rows]
 
 
-@mutant("a row that is not finite not noticed", (sampling, "check_finite"))
-def _(logits):
-    return [True] * len(logits)
-
-
-# --- the cache ---
-
-
-@mutant("not scrubbed", (SlotCache, "release"))
-def _(cache, slot):
-    cache.lengths[slot] = 0
-    release(cache, slot)
-
-
-@mutant("only K scrubbed", (SlotCache, "release"))
+@mutant("only K scrubbed", "cache.release")
 def _(cache, slot):
     values = cache.values.clone()
     release(cache, slot)
     cache.values.copy_(values)
 
 
-@mutant("scrubbed by x 0", (SlotCache, "release"))
+@mutant("scrubbed by x 0", "cache.release")
 def _(cache, slot):
     cache.keys[:, slot] *= 0
     cache.values[:, slot] *= 0
@@ -336,14 +210,6 @@ def killed_by(expected, model, ways=WAYS):
     return killers
 
 
-@contextlib.contextmanager
-def planted(places: Mutant):
-    with contextlib.ExitStack() as stack:
-        for room, attribute, wrong in places:
-            stack.enter_context(mock.patch.object(room, attribute, wrong))
-        yield
-
-
 @pytest.fixture
 def tally_apart(monkeypatch):
     """Rows of mutants are no rows of the engine's."""
@@ -361,7 +227,7 @@ def test_without_a_mutant_nothing_is_killed(expected):
 @pytest.mark.usefixtures("tally_apart")
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_is_killed(expected, name):
-    with planted(MUTANTS[name]):
+    with swap(MUTANTS[name]):
         killers = {model: killed_by(expected, model) for model in MODELS}
     row = "  ".join(
         "".join("x" if way in killers[model] else "." for way in WAYS)
@@ -378,13 +244,13 @@ def test_which_bug_shows_under_which_side(expected):
     of all positions by the same number, for one, changes nothing under RoPE."""
     left, right = laws.RECTANGLES
     shows = {
-        "index positions": {"gpt2": {left, right}, "llama": {right}},
-        "positions right at prefill only": {"gpt2": {left, right}},
-        "last column": {"gpt2": {right}, "llama": {right}},
-        "sum - 1": {"gpt2": {left}, "llama": {left}},
+        "index-positions": {"gpt2": {left, right}, "llama": {right}},
+        "prefill-only": {"gpt2": {left, right}},
+        "last-column": {"gpt2": {right}, "llama": {right}},
+        "sum-minus-one": {"gpt2": {left}, "llama": {left}},
     }
     for name, models in shows.items():
-        with planted(MUTANTS[name]):
+        with swap(MUTANTS[name]):
             for model, ways in models.items():
                 killers = killed_by(expected, model, laws.RECTANGLES)
                 assert set(killers) == ways, (name, model)

@@ -243,13 +243,17 @@ def _error(right: Tensor, got: Tensor) -> float:
 
 
 def _shown(lm: LanguageModel, result: GenerationResult) -> str:
-    """An answer with its special tokens: a pad or an EOS in the midst is a symptom."""
-    ids = result.token_ids
-    if ids and ids[-1] in lm.eos_token_ids:
+    """An answer with its special tokens: a pad or an EOS in the midst is a symptom.
+
+    The EOS at its end is left out; where there is none at all, it says what ended it.
+    """
+    ids, reason = result.token_ids, result.finish_reason
+    by_eos = reason == "stop" and not lm.eos_token_ids.isdisjoint(ids)
+    if by_eos and ids[-1] in lm.eos_token_ids:
         ids = ids[:-1]
-    why = {"error": "(error)", "length": "(limit)"}.get(result.finish_reason, "")
-    text = f"{lm.tokenizer.decode(ids, skip_special_tokens=False)} {why}".strip()
-    return text or "(nothing)"
+    why = {"length": "limit", "stop": "stopped"}.get(reason, reason)
+    text = lm.tokenizer.decode(ids, skip_special_tokens=False)
+    return (text if by_eos else f"{text} ({why})").strip() or "(nothing)"
 
 
 def rounded(error: float) -> str:

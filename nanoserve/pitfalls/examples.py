@@ -78,17 +78,27 @@ def z_is_nan(lm: LanguageModel) -> LanguageModel:
 
 # --- the examples ---
 
-# Short rows of three kinds and one that needs no pads. Most bugs show in this batch,
-# so that their answers can be held beside one another.
+# Four short rows and one that needs no pads. Most bugs show in this batch, so that
+# their answers can be held beside one another.
+LONGEST = "copy t h e l o n g e s t h a s n o p a d s"
 USUAL = (
     "count from 1 to 5",
-    "repeat a 4 times",
-    "reverse b c d",
-    "copy q w e r t y u i o p a s",
+    "repeat x 5 times",
+    "copy d o g",
+    "reverse s t o p",
+    LONGEST,
 )
-CHATS = ("copy a b <answer> a b <eos> count from 1 to 5", "reverse b c d", USUAL[-1])
-NO_PADS = "The copy: it is the longest row, so it has no pads."
-NO_TURN = "Those without an earlier turn: no EOS in their prompts."
+SHORT = USUAL[:3]
+CHATS = (
+    "copy a b <answer> a b <eos> copy c a d",
+    "count from 3 to 12 <answer> 3 4 5 6 7 8 9 10 11 12 <eos> count from 1 to 5",
+    "reverse s t o p",
+    LONGEST,
+)
+NO_PADS = (
+    "The longest: it has no pads. Another may be right by luck; its logits are not."
+)
+NO_TURN = "Those without an earlier turn: there is no EOS in their prompts."
 
 
 def on_both(clean: str, prompts: tuple[str, ...] = USUAL, **more: Any) -> list[Example]:
@@ -97,63 +107,78 @@ def on_both(clean: str, prompts: tuple[str, ...] = USUAL, **more: Any) -> list[E
     return [Example(model=m, prompts=prompts, clean=clean, **more) for m in models]
 
 
+def drawn(model: str, seed: int) -> Example:
+    """One prompt three times, with one seed: alone it says the same three times."""
+    return Example(
+        model=model,
+        prompts=("repeat x 5 times",) * 3,
+        options={"temperature": 2.5, "seed": seed},
+        clean="None is safe. Whoever draws first may have its first token right.",
+    )
+
+
+def next_tenant(model: str, prompt: str) -> Example:
+    """Who sits in the slot in which a secret was told, beside a longer neighbour."""
+    secret = "copy m y c a t i s c a l l e d f e l i x"
+    return Example(
+        model=model,
+        prompts=(secret, "count from 1 to 9", prompt, LONGEST),
+        options={"seats": 2},
+        clean="The two whose slots were new: they see empty columns at worst. And the "
+        "longest of each pair: it has written every column it sees.",
+    )
+
+
 EXAMPLES: dict[str, list[Example]] = {
     "mask-from-ids": on_both(NO_TURN, CHATS, prepare=padded_with_eos),
-    "index-positions": on_both(NO_PADS)[:1],  # RoPE does not care
+    "index-positions": on_both(NO_PADS)[:1],  # nothing to see, nor wrong, under RoPE
     "prefill-only": on_both(NO_PADS),
     "decode-only": on_both(NO_PADS),
     "last-column": on_both(NO_PADS),
     "sum-minus-one": on_both(NO_PADS),
     "mask-dropped": on_both(NO_PADS),
     "mask-at-prefill-only": on_both(NO_PADS),
-    "mask-not-grown": on_both("None: the longest row too forgets what it has said."),
+    "mask-not-grown": on_both(
+        "None is safe: the longest row too forgets what it has said.",
+        options={"max_new_tokens": 20},
+    ),
     "mask-transposed": on_both(NO_PADS),
-    "bool-mask-added": on_both("None is safe: tokens see the future."),
-    "minus-inf": on_both(NO_PADS),
-    "min-plus-min": on_both(NO_PADS),
-    "causal-at-decode": on_both("None: every row sees its first token only."),
+    "bool-mask-added": on_both("None is safe: every token sees the future."),
+    "minus-inf": on_both("The longest: it has no pads, and NaN stays in its row."),
+    "min-plus-min": on_both("The longest: it has no pads, and NaN stays in its row."),
+    "causal-at-decode": on_both(
+        "None: every new token sees the first of its prompt and no other.",
+        SHORT,
+        options={"max_new_tokens": 8},
+    ),
     "whole-window": on_both(
-        "The longest of each pair: the window of the pass ends where it ends.",
-        ("count from 1 to 5", "copy q w e r t y u i o p a s"),
-        options={"seats": 2},
-    ),
-    "shared-generator": on_both(
-        "None, save for the first token of the first row: it draws first.",
-        options={"temperature": 1.5, "seed": 7},
-    ),
+        "The longest: the window of the pass ends where it ends.",
+        options={"seats": len(USUAL)},
+    )[:1],  # under RoPE the logits are wrong and the answers right
+    "shared-generator": [drawn("canary", 24), drawn("canary-rope", 6)],
     "nan-unchecked": on_both(
         "Those without a z: NaN stays in its row.",
-        ("copy a z", "count from 1 to 5"),
+        ("copy z o o", "count from 1 to 5", "copy d o g"),
         options={"max_new_tokens": 8},
         prepare=z_is_nan,
     ),
     "eos-in-prompt": on_both(NO_TURN, CHATS),
-    "one-stop-ends-all": on_both(
-        "The first to stop: it would have stopped here anyway."
+    "one-stop-ends-all": on_both("The first to stop: it has said all it had to say."),
+    "finished-appended": on_both(
+        "The last to stop: nothing can come after it.",
+        ("count from 1 to 5", "copy d o g", "count from 3 to 12"),
     ),
-    "finished-appended": on_both("The last to stop: nothing came after it."),
     "not-scrubbed": on_both(
-        "Who never saw NaN, and the longer tenant, who wrote each column before it "
-        "read it; the copy with a z is ill alone too.",
-        (
-            "copy z q w e r t y u i o p a s",
-            "count from 1 to 5",
-            "repeat a 4 times",
-            "copy q w e r t y",
-        ),
+        "Those whose slots were new, the one who follows a tenant who was well, and "
+        "the first, who read the z: it is ill alone too.",
+        ("copy z o o k e e p e r s", "count from 1 to 9", "copy d o g", USUAL[0]),
         options={"seats": 2},
         prepare=z_is_nan,
     ),
-    "stale-slot": on_both(
-        "The first two, whose slots were new, and the longest tenant after them.",
-        (
-            "copy q w e r t y u i o p a s",
-            "repeat x 12 times",
-            "copy a b",
-            "count from 1 to 12",
-        ),
-        options={"seats": 2},
-    ),
+    "stale-slot": [
+        next_tenant("canary", "copy a"),
+        next_tenant("canary-rope", "copy d o g"),
+    ],
 }
 
 

@@ -48,17 +48,20 @@ h1 {{ margin: 0; padding: 18px 18px 0; font-size: 20px; color: #1f2328; }}
 <body>
 <main>
 <h1>{title}</h1>
-<div id="player"></div>
-<noscript>{still}</noscript>
+{player}
 </main>
-<script type="application/json" id="data">{data}</script>
 <script type="module">
 {script}
-const data = JSON.parse(document.getElementById("data").textContent);
-window.player = mount(document.getElementById("player"), data);
 </script>
 </body>
 </html>
+"""
+# The one script of a page, however many players stand in it.
+BOOT = """
+for (const place of document.querySelectorAll("[data-slot-player]")) {
+  const data = JSON.parse(place.querySelector("script").textContent);
+  window.player = place.player = mount(place, data);
+}
 """
 
 
@@ -106,6 +109,27 @@ def player_data(*traces: SlotTrace) -> dict[str, Any]:
     }
 
 
+def player_element(trace: Any, below: Any = None, **start: Any) -> str:
+    """The place of one player in a page that has ``styles()`` and ``boot_script()``.
+
+    Traces are ``SlotTrace`` or its ``to_dict()``; ``start`` may name ``pass``,
+    ``playing`` and ``speed``. Raises ``InvalidInputError``. Where scripts do not run,
+    the still picture stands.
+    """
+    traces = as_traces(trace, below)
+    still = "".join(picture.mime_bundle(each)["text/html"] for each in traces)
+    data = in_script(player_data(*traces) | start)
+    return (
+        f'<div data-slot-player><script type="application/json">{data}</script>'
+        f"<noscript>{still}</noscript></div>"
+    )
+
+
+def boot_script() -> str:
+    """A module that mounts every player of its page."""
+    return script() + BOOT
+
+
 def player_html(
     trace: Any,
     below: Any = None,
@@ -114,19 +138,13 @@ def player_html(
     lang: str = "en",
     **start: Any,
 ) -> str:
-    """A whole page with the player of one trace, or of two on one clock.
-
-    Traces are ``SlotTrace`` or its ``to_dict()``. ``start`` may name ``pass``,
-    ``playing`` and ``speed``. Raises ``InvalidInputError``.
-    """
-    traces = as_traces(trace, below)
+    """A whole page with the player of one trace, or of two on one clock."""
     return PAGE.format(
         lang=escape(lang),
         title=escape(title),
         styles=styles(),
-        script=script(),
-        still="".join(picture.mime_bundle(each)["text/html"] for each in traces),
-        data=in_script(player_data(*traces) | start),
+        script=boot_script(),
+        player=player_element(trace, below, **start),
     )
 
 

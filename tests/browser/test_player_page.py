@@ -9,7 +9,7 @@ import pytest
 from player_traces import random_trace, scheduled
 
 from nanoserve import SlotTrace, picture
-from nanoserve.widgets.standalone import player_html
+from nanoserve.widgets.standalone import player_element, player_html
 
 # A, B, C in three slots: C ends in pass 2, A in 3, B in 5
 SHORT = scheduled([3, 5, 2], 3)
@@ -363,6 +363,7 @@ def test_all_of_it_is_also_a_table(reader):
     assert not reader.page.locator("table").first.is_visible()
     reader.page.locator("summary").click()
     rows = reader.page.locator("table").first.locator("tbody tr")
+    rows.first.wait_for()
     assert [row.split("\t") for row in rows.all_inner_texts()] == [
         ["0", "generated", "A", "3", "4"],
         ["1", "generated", "B", "3", "11"],
@@ -605,7 +606,7 @@ def test_of_two_thousand_passes_only_a_page_is_drawn(open_page):
 
 def test_a_trace_without_a_pass_says_so(open_page):
     reader = Reader(open_page(player_html(SlotTrace("static", 4, 8))))
-    assert "Nothing has run yet" in reader.page.inner_text("#player")
+    assert "Nothing has run yet" in reader.page.inner_text("main")
     assert reader.page.locator(FOCUSABLE).count() == 0
     beside = Reader(open_page(player_html(SlotTrace("static", 3, 8), CONTINUOUS)))
     beside.press("End")
@@ -623,5 +624,22 @@ def test_of_a_bounded_history_the_last_passes_are_shown(open_page):
 
 
 def test_where_scripts_do_not_run_the_still_picture_stands(open_page):
-    page = open_page(player_html(SHORT), java_script_enabled=False)
-    assert page.locator("noscript img").count() == 1 or "<img" in page.content()
+    page = open_page(player_html(LONGER, CONTINUOUS), java_script_enabled=False)
+    images = page.locator("noscript img")
+    assert images.count() == 2
+    assert images.first.is_visible()
+    assert images.first.bounding_box()["width"] > 500
+
+
+def test_a_page_may_hold_several_players(open_page):
+    html = player_html(SHORT).replace("</main>", player_element(LONGER) + "</main>")
+    page = open_page(html)
+    page.wait_for_function("player.layout")
+    players = page.locator(".ns-player")
+    assert players.count() == 2
+    ids = page.evaluate("[...document.querySelectorAll('[id]')].map((one) => one.id)")
+    assert len(ids) == len(set(ids))
+    players.first.locator("input").focus()
+    page.keyboard.press("End")
+    now = page.locator(".ns-now")
+    assert now.all_inner_texts() == ["pass 5 of 5", "pass 4 of 26"]
