@@ -49,7 +49,8 @@ def column_positions(mask: Tensor, step: int) -> Tensor:
     symptom="Shorter rows answer wrongly on a model with learned positions. A RoPE "
     "model shows nothing at all.",
     cause="A token's column is taken for its position, so a padded row starts at the "
-    "number of its pads. RoPE sees distances only, and those are right.",
+    "number of its pads. RoPE sees distances only, and those are right as long as "
+    "decode counts columns too.",
     fix="`positions = mask.cumsum(1) - 1`, and at least 0 for the pads.",
     report="https://github.com/ndif-team/nnsight/pull/673",
     side="left",

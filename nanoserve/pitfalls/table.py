@@ -63,7 +63,7 @@ def table() -> Table:
         wrong = f"{len(result.wrong)} of {len(result.rows)}"
         rows.append((bug.name, worst.prompt, worst.batch_text, wrong))
     heads = ("planted", "asked", "answered", "rows wrong")
-    return Table(heads, rows, widest=(24, 20, 20, 10))
+    return Table(heads, rows, widest=(24, 20, 26, 10))
 
 
 # --- which check sees which bug ---
@@ -79,7 +79,7 @@ CHECKS = {
     "equal": Batch(prompts=("count from 1 to 5", "count from 3 to 12")),
     "left": Batch(prompts=RAGGED),
     "right": Batch(prompts=RAGGED, options={"padding_side": "right"}),
-    "drawn": Batch(prompts=RAGGED, options={"temperature": 1.0, "seed": 7}),
+    "drawn": Batch(prompts=RAGGED, options={"temperature": 3.0, "seed": 7}),
     "chat": Batch(prompts=CHAT, prepare=padded_with_eos),
     "slots": Batch(prompts=TENANTS, options={"seats": 2}, prepare=z_is_nan),
 }
