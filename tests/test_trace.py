@@ -194,6 +194,17 @@ def test_alike_passes_are_one_run(llama):
     ]
 
 
+def test_a_pass_left_out_parts_two_runs():
+    """A request may sit out a pass: another's prompt used up the budget."""
+    trace = SlotTrace("synthetic", 1, 16)
+    index = trace.add("A", 3, 9, 0)
+    for cells in ([Cell(0, index, "decode", 1, 0, 1, 4)], []):
+        trace.record(cells)
+    trace.record([Cell(0, index, "decode", 1, 0, 1, 5)])
+    assert [(run_.start, run_.passes) for run_ in trace.runs] == [(0, 1), (2, 1)]
+    assert trace.ledger().idle_slot_steps == 1
+
+
 def test_a_bounded_history_forgets_passes_but_not_the_bill():
     bounded, whole = synthetic(500, 4, history=20), synthetic(500, 4)
     assert bill_of(bounded) == bill_of(whole)
@@ -261,6 +272,16 @@ def test_a_trace_that_came_back_can_go_on():
     back.record([Cell(0, index, "prefill", 3, 0, 1, 3)])
     assert back.passes == 21
     assert whole.ledger(20) == back.ledger(20)
+
+
+def test_a_trace_that_came_back_goes_on_with_the_run_it_was_in():
+    trace = SlotTrace("synthetic", 1, 16)
+    index = trace.add("A", 3, 9, 0)
+    trace.record([Cell(0, index, "decode", 1, 0, 1, 4)])
+    back = SlotTrace.from_dict(trace.to_dict())
+    for each in (trace, back):
+        each.record([Cell(0, index, "decode", 1, 0, 1, 5)])
+    assert back.to_dict() == trace.to_dict()
 
 
 def test_a_trace_that_came_back_does_not_share_what_it_was_made_from():
