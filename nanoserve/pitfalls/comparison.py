@@ -19,7 +19,7 @@ from torch import Tensor
 from .. import generate, look
 from ..checkpoint import LanguageModel
 from ..engine import StaticBatchEngine, next_tokens, serve
-from ..request import GenerationResult, Request, SamplingParams, one_each
+from ..request import FinishReason, GenerationResult, Request, SamplingParams, one_each
 from ..sequence import Sequence as Row
 from .bug import find, plant
 from .planting import swap, unplanted
@@ -34,11 +34,12 @@ Run = tuple[GenerationResult, list[Tensor]]  # an answer, and the logits it came
 class RowVerdict:
     """One row: its answers as token ids and as text, special tokens and all.
 
+    ``ends``           why it ended: alone, and in the batch
     ``differs_at``     index of the first token that is not the same; ``None``: equal
-    ``first_error``    largest logit error when the first token was chosen
-    ``largest_error``  the same over all tokens up to the first that differs, with it:
-                       so long both had read the same. ``inf`` where the batch has
-                       NaN, ``nan`` where the prompt alone has it too
+    ``errors``         largest logit error when each token was chosen, up to the first
+                       that differs, with it: so long both had read the same. ``inf``
+                       where the batch has NaN, ``nan`` where the prompt alone has it
+                       too
     """
 
     prompt: str
@@ -46,9 +47,17 @@ class RowVerdict:
     batch: list[int]
     alone_text: str
     batch_text: str
+    ends: tuple[FinishReason, FinishReason]
     differs_at: int | None
-    first_error: float
-    largest_error: float
+    errors: list[float]
+
+    @property
+    def first_error(self) -> float:
+        return self.errors[0]
+
+    @property
+    def largest_error(self) -> float:
+        return max(self.errors)
 
     @property
     def equal(self) -> bool:
@@ -211,16 +220,15 @@ def _verdict(lm: LanguageModel, prompt: Prompt, alone: Run, batch: Run) -> RowVe
     differs_at = first_difference(right, answer)
     steps = None if differs_at is None else differs_at + 1
     pairs = zip(right_logits[:steps], logits, strict=False)
-    errors = [_error(*pair) for pair in pairs]
     return RowVerdict(
         prompt=prompt if isinstance(prompt, str) else str(prompt),
         alone=right.token_ids,
         batch=answer.token_ids,
         alone_text=_shown(lm, right),
         batch_text=_shown(lm, answer),
+        ends=(right.finish_reason, answer.finish_reason),
         differs_at=differs_at,
-        first_error=errors[0],
-        largest_error=max(errors),
+        errors=[_error(*pair) for pair in pairs],
     )
 
 
