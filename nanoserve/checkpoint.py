@@ -31,6 +31,10 @@ class LanguageModel:
     eos_token_ids: frozenset[int]
     pad_token_id: int
 
+    def __repr__(self) -> str:
+        family, dtype = self.model.config.family, str(self.dtype).split(".")[-1]
+        return f"<LanguageModel {self.name}: {family} on {self.device}, {dtype}>"
+
     @property
     def device(self) -> torch.device:
         return self.model.embedding.weight.device

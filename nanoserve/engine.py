@@ -21,7 +21,7 @@ from .batch import DecodeRows, PaddedPrefill
 from .cache import SlotCache
 from .errors import invalid
 from .request import FinishReason, GenerationResult, Request, StepOutput, whole
-from .sequence import Sequence, check_request, slot_capacity
+from .sequence import Sequence, check_kind, check_request, slot_capacity
 from .trace import Cell, SlotTrace, State
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class Engine:
         self._live: dict[str, Sequence] = {}  # every request that has not ended
         self._aborts: list[StepOutput] = []  # not yet reported
         self._names = _letters()
+        self._kept_free: set[str | None] = set()
 
     # --- what a caller uses ---
 
@@ -76,7 +77,8 @@ class Engine:
         check_request(request, self.lm, self.max_model_len)
         request_id = request.request_id
         if request_id is None:
-            request_id = next(name for name in self._names if name not in self._live)
+            taken = self._live.keys() | self._kept_free
+            request_id = next(name for name in self._names if name not in taken)
         if request_id in self._live:
             raise invalid("request_id", request_id, "is waiting or running already")
         sequence = Sequence(request, request_id, max(request.arrival_step, self.clock))
@@ -86,6 +88,10 @@ class Engine:
         self._live[request_id] = sequence
         self._note_arrivals()
         return request_id
+
+    def keep_free(self, request_ids: Iterable[str | None]) -> None:
+        """Ids that are about to come: none of them is given to a nameless request."""
+        self._kept_free = set(request_ids)
 
     def abort(self, request_id: str) -> bool:
         """End a request now, wherever it is; the next step reports it.
@@ -279,7 +285,9 @@ def serve(
     refused before anything runs, and takes back those that came with it. Ctrl-C ends
     them all: the slots come back, and the engine can be used again.
     """
+    requests = _listed(requests)
     spared = engine.live()
+    engine.keep_free(request.request_id for request in requests)
     try:
         for request in requests:
             engine.add_request(request)
@@ -299,7 +307,17 @@ def _drain(engine: Engine, total: int, progress: bool) -> None:
 
     with tqdm(total=total, disable=not progress, unit="request") as bar:
         while engine.has_work():
-            bar.update(sum(output.finished for output in engine.step()))
+            engine.step()  # may report aborts too of requests that are not counted
+            bar.update(total - len(engine.live()) - bar.n)
+
+
+def _listed(requests: Iterable[Request]) -> list[Request]:
+    if isinstance(requests, Request) or not isinstance(requests, Iterable):
+        raise invalid("requests", requests, "must be a list of requests")
+    listed = list(requests)
+    for request in listed:
+        check_kind(request)
+    return listed
 
 
 def slots_of(rows: list[Sequence]) -> list[int]:

@@ -124,9 +124,12 @@ def generate_batch(
 def next_token_logits(
     lm: LanguageModel, prompts: Sequence[Prompt], *, padding_side: str = "left"
 ) -> Tensor:
-    """The logits after each prompt, float32 [batch, vocab], by one padded prefill."""
+    """The logits after each prompt, float32 [batch, vocab], by one padded prefill.
+
+    A prompt may fill the model to its last position. Raises ``InvalidInputError``.
+    """
     padding.check_side(padding_side)
-    rows = [_row(lm, prompt) for prompt in _checked(prompts)]
+    rows = [_unanswered(lm, prompt) for prompt in _checked(prompts)]
     if not rows:
         raise invalid("prompts", prompts, "needs at least one prompt")
     return _prefill(lm, rows, padding_side)[0]
@@ -221,9 +224,16 @@ def _pieces(
     return result
 
 
-def _row(
-    lm: LanguageModel, prompt: Prompt, max_new_tokens: int = 1, *options: Any
-) -> Row:
+def _unanswered(lm: LanguageModel, prompt: Prompt) -> Row:
+    """A prompt of which only the next token's logits are asked."""
+    ids = lm.encode(prompt)
+    if len(ids) > lm.max_length:
+        limit = f"tokens are more than the model's max_length={lm.max_length}"
+        raise invalid("prompt", len(ids), limit)
+    return Row(Request(ids), request_id="alone")
+
+
+def _row(lm: LanguageModel, prompt: Prompt, max_new_tokens: int, *options: Any) -> Row:
     """A checked request; ``options`` are ``SamplingParams``' fields in their order."""
     whole("max_new_tokens", max_new_tokens, at_least=1)
     ids = lm.encode(prompt)

@@ -7,6 +7,7 @@ for everybody when one row is not finite.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 
 import torch
@@ -23,8 +24,13 @@ def generator_for(request: Request) -> torch.Generator | None:
     if request.params.seed is None:
         generator.seed()
     else:
-        generator.manual_seed(request.params.seed)
+        generator.manual_seed(_folded(request.params.seed))
     return generator
+
+
+def _folded(seed: int) -> int:
+    """The CPU's generator reads 32 bits: 2**32 would draw what 0 draws."""
+    return seed if seed < 2**32 else zlib.crc32(seed.to_bytes(8, "little"))
 
 
 def check_finite(logits: Tensor) -> list[bool]:

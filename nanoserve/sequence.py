@@ -119,8 +119,7 @@ def check_request(request: Request, lm: LanguageModel, max_model_len: int) -> No
     Raises ``InvalidInputError`` for ids outside the vocabulary and for a prompt that
     does not leave room for its answer.
     """
-    if not isinstance(request, Request):
-        raise invalid("request", request, "must be a nanoserve.Request")
+    check_kind(request)
     check_ids("prompt_token_ids", request.prompt_token_ids, lm.vocab_size)
     check_ids("stop_token_ids", request.params.stop_token_ids, lm.vocab_size)
     prompt, limit = len(request.prompt_token_ids), request.params.max_tokens
@@ -130,6 +129,11 @@ def check_request(request: Request, lm: LanguageModel, max_model_len: int) -> No
             prompt + limit,
             f"{prompt} + {limit} is beyond max_model_len={max_model_len}",
         )
+
+
+def check_kind(request: object) -> None:
+    if not isinstance(request, Request):
+        raise invalid("request", request, "must be a nanoserve.Request")
 
 
 def check_ids(name: str, ids: list[int] | tuple[int, ...], vocab_size: int) -> None:

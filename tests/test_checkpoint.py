@@ -848,3 +848,7 @@ def test_a_hub_id_that_is_not_to_be_had(monkeypatch):
     assert "\n" not in message
     assert "a page of reasons" in message
     assert isinstance(caught.value.__cause__, OSError)
+
+
+def test_a_loaded_model_says_in_one_line_what_it_is():
+    assert repr(load("canary")) == ("<LanguageModel canary: gpt2 on cpu, float32>")

@@ -482,6 +482,24 @@ def assert_usable(running):
     laws.hold(running.lm, requests, {"again": laws.by_engine(lambda _: running)})
 
 
+def test_a_given_id_is_not_given_to_a_nameless_request_before_it(llama):
+    answers = serve(SequentialEngine(llama), [ask(), ask(request_id="A"), ask()])
+    assert list(answers) == ["B", "A", "C"]
+
+
+@pytest.mark.parametrize("requests", [ask(), 7, None])
+def test_serve_wants_a_list_of_requests(llama, requests):
+    with pytest.raises(InvalidInputError, match="^requests=.*: must be a list of req"):
+        serve(SequentialEngine(llama), requests)
+
+
+def test_progress_does_not_count_the_aborts_of_before(llama, capsys):
+    running = StaticBatchEngine(llama)
+    running.abort(running.add_request(ask()))
+    serve(running, [ask(), ask()], progress=True)
+    assert "2/2" in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_serve_shows_its_progress_when_asked(llama, capsys):
     serve(StaticBatchEngine(llama), [ask(), ask()], progress=True)
     assert "2/2" in capsys.readouterr().err

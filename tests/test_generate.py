@@ -307,6 +307,16 @@ def test_only_last_tokens_meet_the_vocabulary(lm, way, monkeypatch):
     assert all(len(shape) == 2 and shape[0] <= len(laws.RAGGED) for shape in shapes)
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_logits_of_a_prompt_that_fills_the_model(gpt2, side):
+    full = [1 + place % 7 for place in range(gpt2.max_length)]
+    both = next_token_logits(gpt2, [full, [3, 4]], padding_side=side)
+    for row, prompt in zip(both, [full, [3, 4]], strict=True):
+        torch.testing.assert_close(row, next_token_logits(gpt2, [prompt])[0])
+    with pytest.raises(InvalidInputError, match=f"max_length={gpt2.max_length}$"):
+        next_token_logits(gpt2, [[*full, 1]])
+
+
 def test_nothing_of_a_run_asks_for_gradients(llama):
     assert not next_token_logits(llama, [A]).requires_grad
     assert torch.is_grad_enabled()

@@ -188,6 +188,12 @@ def test_a_seed_repeats_an_answer_and_another_does_not():
     assert len({draw_one(row, sampled(seed)) for seed in range(8)}) == 8
 
 
+def test_seeds_that_share_their_low_bits_draw_differently():
+    row = torch.zeros(10_000)
+    seeds = [0, 2**32, 2**33, 2**62, 2**63 - 1, 2**32 - 1]
+    assert len({draw_one(row, sampled(seed)) for seed in seeds}) == len(seeds)
+
+
 def test_without_a_seed_each_draw_is_fresh():
     row = torch.zeros(10_000)
     assert len({draw_one(row, sampled(None)) for _ in range(8)}) > 4
