@@ -96,9 +96,10 @@ class Record:
             return  # another model's
         weights = asked_weights(q, k, keep) if self.weights else None
         # k and v are views of a cache that goes on changing
-        kept = [x.detach().clone() for x in (q, k, v, keep, out)]
+        q, k, v, keep, out = (x.detach().clone() for x in (q, k, v, keep, out))
         step = len(self.passes) - 1
-        self.running.calls.append(Call(self.layer, step, *kept, weights))
+        call = Call(self.layer, step, q, k, v, keep, out, weights)
+        self.running.calls.append(call)
 
 
 def asked_weights(q: Tensor, k: Tensor, keep: Tensor) -> Tensor:

@@ -1,20 +1,9 @@
 // What stands below the score: the strip, the controls, the legend and the tables.
 // Each function makes its elements and gives them back by name; the player moves them.
-import { control, node } from "./panel.js";
-import { fill } from "./read.js";
+import { control, fill, iconButton, node } from "./dom.js";
 
 const SPEEDS = [0.5, 1, 2, 4, 8];
 export const STATES = ["prefill", "pad", "decode", "finished", "idle"];
-const ICONS = {
-  previous_event: "M2.5 3v10M13 3.5v9L6 8z",
-  back: "M10 3.5 5.5 8l4.5 4.5",
-  play: "M5 3v10l8-5z",
-  pause: "M4.5 3.5h2v9h-2zM9.5 3.5h2v9h-2z",
-  forward: "M6 3.5 10.5 8 6 12.5",
-  next_event: "M13.5 3v10M3 3.5v9L10 8z",
-  zoom_out: "M7 2.5a4.5 4.5 0 1 0 0 9a4.5 4.5 0 1 0 0-9M10.4 10.4 14 14M5 7h4",
-  zoom_in: "M7 2.5a4.5 4.5 0 1 0 0 9a4.5 4.5 0 1 0 0-9M10.4 10.4 14 14M5 7h4M7 5v4",
-};
 
 /** The share of useful slots as a line, and over it a slider that one can scrub. */
 export function makeStrip(words, panels, first, last) {
@@ -42,18 +31,6 @@ export function makeControls(words) {
     node("label.speed", {}, words.speed, " ", select),
     node("span.zoom", {}, button("zoom_out"), button("zoom_in")));
   return { buttons, now, select, controlRow: row };
-}
-
-function iconButton(key, name) {
-  const button = control("button", { type: "button", "data-control": key });
-  setIcon(button, key, name);
-  return button;
-}
-
-export function setIcon(button, key, name) {
-  button.setAttribute("aria-label", name);
-  button.title = name;
-  button.innerHTML = `<svg viewBox="0 0 16 16" aria-hidden="true"><path d="${ICONS[key]}"/></svg>`;
 }
 
 export function makeLegend(words) {

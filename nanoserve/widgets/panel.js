@@ -1,8 +1,9 @@
 // One trace: its queue, score, KV bars and bill. The canvas is for eyes; whatever it
 // shows also stands in the page as text (slots as options, the bill as a list).
 import { brushFor, drawMark } from "./brush.js";
+import { control, fill, node, setText } from "./dom.js";
 import { drawKv, drawScore, drawSeats, scoreHeight, xOf, yOf } from "./draw.js";
-import { cellAt, cellWords, fill, kvAt, ledger, seatShares, slotWords } from "./read.js";
+import { cellAt, cellWords, kvAt, ledger, seatShares, slotWords } from "./read.js";
 import { toCome, tokenAt, usefulSlots, waiting } from "./read.js";
 
 const LEADING = ["passes", "empty_seats"]; // they lead every bill
@@ -16,30 +17,10 @@ const MARKS = { useful_slot_steps: "prefill", wasted_slot_steps: "finished",
   idle_slot_steps: "idle", pad_tokens: "pad", kv_live_token_steps: "prefill",
   kv_finished_token_steps: "finished", kv_free_token_steps: "free" };
 const MOST_ROWS = 64;
-const QUIET_KEYS = { "data-lm-suppress-shortcuts": "true" }; // or Lab takes the arrows
 
 const digits = new Intl.NumberFormat("en-US");
 const percent = new Intl.NumberFormat("en-US", { style: "percent",
   minimumFractionDigits: 1, maximumFractionDigits: 1, roundingMode: "halfEven" });
-
-/** An element: tag or "tag.class", attributes, children (elements or words). */
-export function node(name, attributes = {}, ...children) {
-  const [tag, ...classes] = name.split(".");
-  const made = document.createElement(tag);
-  if (classes.length) made.className = classes.map((each) => `ns-${each}`).join(" ");
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  made.append(...children);
-  return made;
-}
-
-/** Like node, for what takes the focus. */
-export const control = (name, attributes, ...children) =>
-  node(name, { ...QUIET_KEYS, ...attributes }, ...children);
-
-/** Change the words only where they differ: less work for page and reader. */
-export function setText(element, words) {
-  if (element.textContent !== words) element.textContent = words;
-}
 
 export class Panel {
   constructor(trace, place, { look, words, uid, most, onPick }) {

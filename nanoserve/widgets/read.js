@@ -2,16 +2,13 @@
 // says. Nothing here needs a page, so the tests run it beside the Python it must
 // agree with: `ledger` is SlotTrace.ledger, `sentence` is picture.sentence.
 
+import { fill } from "./dom.js";
+
 const COUNTED = [
   "passes", "total_slot_steps", "useful_slot_steps", "wasted_slot_steps",
   "prompt_tokens", "pad_tokens", "generated_tokens", "recomputed_tokens",
   "kv_reserved_token_steps", "kv_live_token_steps", "kv_finished_token_steps",
 ];
-
-/** Fill a template of look.WORDS, as Python's str.format does. */
-export function fill(template, values) {
-  return template.replace(/\{(\w+)\}/g, (_, name) => String(values[name]));
-}
 
 /** A trace with its runs as objects, findable by slot and by request. */
 export function readTrace(stored) {

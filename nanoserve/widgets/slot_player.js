@@ -2,11 +2,12 @@
 // `mount` puts it into any page; `render` is what anywidget calls in JupyterLab.
 // There is no build step: Python joins this file and those it imports.
 import { brushFor, drawMark, readTheme } from "./brush.js";
+import { fill, node, setIcon, setText } from "./dom.js";
 import { drawStrip, layoutFor, stripX } from "./draw.js";
-import { eventPasses, fill, firstWorthSeeing, ledger, readTrace, sentence } from "./read.js";
+import { eventPasses, firstWorthSeeing, ledger, readTrace, sentence } from "./read.js";
 import { timeline } from "./read.js";
-import { Panel, node, setText } from "./panel.js";
-import { STATES, makeControls, makeLegend, makeStrip, makeTables, setIcon } from "./controls.js";
+import { Panel } from "./panel.js";
+import { STATES, makeControls, makeLegend, makeStrip, makeTables } from "./controls.js";
 
 const ZOOMS = [6, 12, 20, 30, 44]; // pixels a column, beside the one in which all fit
 const QUIET = 2500; // milliseconds between two sentences while playing

@@ -18,6 +18,7 @@ from ..trace import SlotTrace
 HERE = Path(__file__).parent
 # Joined in this order they are one module; each is plain enough to be read alone.
 SCRIPTS = (
+    "dom.js",
     "read.js",
     "brush.js",
     "draw.js",
