@@ -3,6 +3,7 @@ summary says so in one line; in CI that is a failure."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -47,9 +48,11 @@ def missing() -> str:
     return ""
 
 
-@pytest.fixture(scope="session")
+# Of a module, not of the session: while it is open, Playwright keeps an event loop
+# running in this thread, and a later test's asyncio.run would fail.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """One chromium for all, each test in a fresh profile of its own."""
+    """One chromium for a module, each test in a fresh profile of its own."""
     reason = missing()
     if reason and os.environ.get("CI"):
         pytest.fail(f"browser tests must run in CI: {reason}")
@@ -63,6 +66,8 @@ def browser() -> Iterator[Any]:
         )
         yield chromium
         chromium.close()
+    with pytest.raises(RuntimeError):
+        asyncio.get_running_loop()
 
 
 @pytest.fixture

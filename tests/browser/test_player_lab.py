@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import lab_server
 import nbformat
 import pytest
 from player_traces import scheduled
@@ -33,39 +29,10 @@ FIRST = ".jp-Notebook .jp-CodeCell >> nth=0"
 
 @pytest.fixture(scope="module")
 def lab(browser: Any, tmp_path_factory: Any) -> Iterator[tuple[str, Path]]:
-    """A server of its own, with settings of its own; its address and its folder."""
-    home = tmp_path_factory.mktemp("lab")
-    folders = {f"JUPYTER_{name}_DIR": str(home / name) for name in ("CONFIG", "DATA")}
-    with (home / "log").open("w") as log:
-        server = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"),
-                *("--port=0", f"--notebook-dir={home}"),
-                *("--IdentityProvider.token=", "--LabApp.extension_manager=readonly"),
-            ],
-            stderr=log,
-            env={**os.environ, **folders, "JUPYTERLAB_WORKSPACES_DIR": str(home / "w")},
-        )
-        try:
-            yield address(home / "log", server), home
-        finally:
-            server.terminate()
-            server.wait(20)
-
-
-def address(log: Path, server: subprocess.Popen[bytes]) -> str:
-    """Where it says that it listens, once it answers."""
-    for _ in range(240):
-        found = re.search(r"http://(localhost|127\.0\.0\.1):\d+/", log.read_text())
-        if found:
-            try:
-                urllib.request.urlopen(found[0] + "api", timeout=5)
-                return found[0]
-            except OSError:
-                pass
-        assert server.poll() is None, log.read_text()
-        time.sleep(0.5)
-    raise AssertionError(log.read_text())
+    """A server of its own; its address and its folder."""
+    folder = tmp_path_factory.mktemp("lab")
+    with lab_server.started(folder, tmp_path_factory.mktemp("home")) as url:
+        yield url, folder
 
 
 @pytest.fixture
@@ -98,13 +65,6 @@ def open_notebook(browser: Any, lab: tuple[str, Path]) -> Iterator[Any]:
         context.close()
 
 
-def run(page: Any, cell: int) -> None:
-    """Click into a cell and press Shift+Enter, once the kernel is there."""
-    page.wait_for_selector('text="Python 3 (ipykernel) | Idle"', timeout=120_000)
-    page.click(f".jp-Notebook .jp-CodeCell >> nth={cell} >> .cm-content")
-    page.keyboard.press("Shift+Enter")
-
-
 def output(page: Any, cell: int) -> Any:
     return page.locator(f".jp-CodeCell >> nth={cell} >> .jp-OutputArea-output").last
 
@@ -116,7 +76,7 @@ def says(page: Any) -> str:
 
 def test_a_live_player_answers_keys_and_python(open_notebook, tmp_path):
     page = open_notebook([])
-    run(page, 0)
+    lab_server.run_cell(page, 0)
     page.wait_for_selector(".ns-player canvas", timeout=120_000)
     assert "static, pass 3: " in says(page)
     page.locator(".ns-player input").focus()
@@ -130,9 +90,9 @@ def test_a_live_player_answers_keys_and_python(open_notebook, tmp_path):
     assert "static, pass 3: " in says(page)
     page.select_option(".ns-player select", "4")
     page.wait_for_timeout(500)
-    run(page, 1)
+    lab_server.run_cell(page, 1)
     output(page, 1).filter(has_text="3 4.0").wait_for(timeout=60_000)
-    run(page, 2)
+    lab_server.run_cell(page, 2)
     page.wait_for_function(
         "document.querySelector('.ns-live').textContent.startsWith('static, pass 2')",
         timeout=60_000,
@@ -142,7 +102,7 @@ def test_a_live_player_answers_keys_and_python(open_notebook, tmp_path):
 
 def test_it_plays_and_python_sees_the_end(open_notebook):
     page = open_notebook([])
-    run(page, 0)
+    lab_server.run_cell(page, 0)
     page.wait_for_selector(".ns-player canvas", timeout=120_000)
     page.locator('.ns-player [data-control="play"]').focus()
     page.keyboard.press("Space")
@@ -151,13 +111,13 @@ def test_it_plays_and_python_sees_the_end(open_notebook):
         timeout=60_000,
     )
     page.wait_for_timeout(500)
-    run(page, 1)
+    lab_server.run_cell(page, 1)
     output(page, 1).filter(has_text="5 1.0").wait_for(timeout=60_000)
 
 
 def test_it_follows_the_dark_theme(open_notebook, tmp_path):
     page = open_notebook([])
-    run(page, 0)
+    lab_server.run_cell(page, 0)
     page.wait_for_selector(".ns-player canvas", timeout=120_000)
     paper = """() => [getComputedStyle(document.querySelector(".ns-player"))
         .backgroundColor, document.querySelector(".ns-score canvas").toDataURL()]"""

@@ -1,0 +1,122 @@
+"""The lessons as a learner meets them: `make lab`, Run All, and a player that lives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lab_server
+import nbformat
+import pytest
+
+from nanoserve.course import lab, lessons, workspace
+from nanoserve.course.cells import solution_markdown
+from nanoserve.course.words import WORDS
+
+PLAYERS = {"00_start_here.ipynb": 1, "07_static_batching.ipynb": 3}
+PICTURE = """(root) => [...root.querySelectorAll("canvas")].map((each) =>
+  each.toDataURL()).join() + root.querySelector(".ns-playhead").style.transform"""
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory: Any) -> Path:
+    folder = tmp_path_factory.mktemp("my")
+    workspace.make_copies(target=folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def url(browser: Any, mine: Path, tmp_path_factory: Any) -> Iterator[str]:
+    with lab_server.started(mine, tmp_path_factory.mktemp("home")) as address:
+        yield address
+
+
+@pytest.fixture
+def open_lesson(browser: Any, url: str) -> Iterator[Any]:
+    contexts = []
+
+    def open_(name: str = "") -> Any:
+        """The lesson of that file; without a name, what `make lab` opens."""
+        contexts.append(browser.new_context(viewport={"width": 1280, "height": 1000}))
+        page = contexts[-1].new_page()
+        page.goto(f"{url}lab/tree/{name}?reset" if name else url)
+        page.wait_for_selector(".jp-Notebook .jp-CodeCell", timeout=120_000)
+        return page
+
+    yield open_
+    for context in contexts:
+        context.close()
+
+
+def step(page: Any, player: Any) -> None:
+    """One pass on by key: what is seen and what is said both change."""
+    said, seen = player.locator(".ns-live").text_content(), player.evaluate(PICTURE)
+    assert said.startswith("pass ")
+    player.locator("input[type=range]").focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function(
+        "([root, was]) => root.querySelector('.ns-live').textContent !== was",
+        arg=[player.element_handle(), said],
+    )
+    assert player.evaluate(PICTURE) != seen
+
+
+@pytest.mark.parametrize("name", PLAYERS)
+def test_run_all_runs_all_and_the_players_live(open_lesson, tmp_path, name):
+    page = open_lesson("" if name == lab.FIRST else name)
+    assert page.title().startswith(name[:5])
+    lab_server.run_all(page)
+    prompts = page.locator(".jp-CodeCell .jp-InputPrompt").all_text_contents()
+    assert prompts == [f"[{number}]:" for number in range(1, len(prompts) + 1)]
+    for kind in ("error", "stderr"):
+        shown = page.locator(f'.jp-OutputArea-output[data-mime-type$="{kind}"]')
+        assert shown.all_text_contents() == []
+    players = page.locator(".ns-player")
+    players.nth(PLAYERS[name] - 1).wait_for(timeout=60_000)
+    assert players.count() == PLAYERS[name]
+    for player in players.all():
+        player.scroll_into_view_if_needed()
+        step(page, player)
+    page.screenshot(path=tmp_path / f"{name[:2]}.png")
+
+
+@pytest.mark.parametrize("name", PLAYERS)
+def test_after_run_all_each_stub_says_that_it_is_not_attempted(open_lesson, name):
+    page = open_lesson(name)
+    lab_server.run_all(page)
+    outputs = page.locator(".jp-OutputArea-output")
+    lesson = lessons.all_lessons()[name[:2]]
+    for exercise in lesson.exercises:
+        told = f"{exercise.name}: {WORDS['untouched']}"
+        assert outputs.filter(has_text=told).count() >= 1, told
+    guesses = outputs.filter(has_text=WORDS["guess untouched"])
+    assert guesses.count() == len(lesson.guesses)
+
+
+def test_an_exercise_filled_in_is_checked_where_it_stands(open_lesson, mine):
+    page = open_lesson(lab.FIRST)
+    lab_server.run_all(page)
+    code = [each for each in read(mine / lab.FIRST) if each.cell_type == "code"]
+    stub = next(i for i, each in enumerate(code) if "def score_shape" in each.source)
+    fill_in(page, stub, right := solution("score_shape"))
+    verdict = page.locator(f".jp-CodeCell >> nth={stub} >> .jp-OutputArea-output").last
+    verdict.filter(has_text="score_shape: right in all").wait_for(timeout=60_000)
+    fill_in(page, stub, right.replace("tokens, tokens]", "tokens, head_dim]"))
+    verdict.filter(has_text=f"score_shape: {WORDS['wrong']}").wait_for(timeout=60_000)
+
+
+def read(path: Path) -> list[Any]:
+    return nbformat.read(path, as_version=4).cells
+
+
+def solution(name: str) -> str:
+    code = solution_markdown(name).split("```")[1].removeprefix("python\n")
+    return f"@course.exercise\n{code}"
+
+
+def fill_in(page: Any, cell: int, source: str) -> None:
+    page.click(f".jp-Notebook .jp-CodeCell >> nth={cell} >> .cm-content")
+    page.keyboard.press("ControlOrMeta+a")
+    page.keyboard.insert_text(source)
+    page.keyboard.press("Shift+Enter")
