@@ -17,6 +17,7 @@ from nbconvert import HTMLExporter
 from nbformat import NotebookNode
 from pygments.formatters import HtmlFormatter
 
+from ..widgets import instrument
 from ..widgets.slot_player import TRACE_TYPE
 from ..widgets.standalone import as_traces, in_script, player_data, script, styles
 from .notebooks import FOLDER, lessons
@@ -85,6 +86,7 @@ def build(target: Path) -> list[Path]:
 def lesson_page(path: Path, before: Path | None, after: Path | None) -> str:
     notebook = nbformat.read(path, as_version=4)
     with_players = put_players_in(notebook)
+    names = put_instruments_in(notebook)
     exporter = HTMLExporter(template_name="basic")
     body, _ = exporter.from_notebook_node(notebook)
     links = [("index.html", WORDS["index"])]
@@ -92,10 +94,10 @@ def lesson_page(path: Path, before: Path | None, after: Path | None) -> str:
     links += [(page_name(after), f"{title_of(after)} →")] if after else []
     return PAGE.format(
         title=escape(title_of(path)),
-        style="\n".join([STYLE, highlighting(), styles()]),
+        style="\n".join([STYLE, highlighting(), look_of(names)]),
         nav=" ".join(f'<a href="{to}">{escape(word)}</a>' for to, word in links),
         body=linked_to_pages(body),
-        script=MOUNT.format(script=script()) if with_players else "",
+        script=scripts_of(with_players, names),
     )
 
 
@@ -113,6 +115,33 @@ def put_players_in(notebook: NotebookNode) -> bool:
                 still, name = output.data["text/html"], f"trace-{count}"
                 output.data = {"text/html": player_place(stored, still, name)}
     return bool(count)
+
+
+def put_instruments_in(notebook: NotebookNode) -> list[str]:
+    """Where a cell stored an instrument's scene, let the instrument stand; which."""
+    types = {instrument.mime_type(name): name for name in instrument.NAMES}
+    found = set()
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            for kind in types.keys() & output.get("data", {}).keys():
+                found.add(types[kind])
+                still = output.data["text/html"]
+                place = instrument.element(output.data[kind], still)
+                output.data = {"text/html": place}
+    return sorted(found)
+
+
+def look_of(names: list[str]) -> str:
+    return instrument.styles(*names) if names else styles()
+
+
+def scripts_of(with_players: bool, names: list[str]) -> str:
+    """A module for all players of a page, and one for all its instruments."""
+    players = MOUNT.format(script=script()) if with_players else ""
+    if not names:
+        return players
+    boot = instrument.boot_script(*names)
+    return f'{players}\n<script type="module">\n{boot}</script>'
 
 
 def player_place(stored: Any, still: str, name: str) -> str:

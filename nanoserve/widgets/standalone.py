@@ -69,7 +69,7 @@ for (const place of document.querySelectorAll("[data-slot-player]")) {
 @cache
 def script() -> str:
     """The player as one JavaScript module, without a build step."""
-    return "\n".join(_without_imports(HERE / name) for name in SCRIPTS)
+    return "\n".join(without_imports(HERE / name) for name in SCRIPTS)
 
 
 @cache
@@ -77,7 +77,7 @@ def styles() -> str:
     return "\n".join((HERE / name).read_text("utf-8") for name in STYLES)
 
 
-def _without_imports(path: Path) -> str:
+def without_imports(path: Path) -> str:
     # every import stands on one line, and names something that is joined here too
     lines = path.read_text("utf-8").splitlines()
     return "\n".join(line for line in lines if not line.startswith("import "))
