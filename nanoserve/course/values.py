@@ -158,7 +158,10 @@ def code(value: Any) -> str:
     if value is Ellipsis:
         return "..."
     if isinstance(value, torch.Tensor):
-        return f"torch.tensor({code(value.tolist())})"
+        listed = value.tolist()
+        kept = torch.tensor(listed).dtype == value.dtype  # or the dtype is the point
+        dtype = "" if kept else f", dtype={value.dtype}"
+        return f"torch.tensor({code(listed)}{dtype})"
     if isinstance(value, list):
         return f"[{', '.join(code(each) for each in value)}]"
     if isinstance(value, frozenset):  # sorted: a set has no order of its own
