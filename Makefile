@@ -95,12 +95,14 @@ lint: $(STAMP)
 NBVAL := --nbval --nbval-current-env
 PYTEST := tests notebooks
 
-# By themselves, untraced: under coverage the endless attempts of these never end.
-UNTRACED := tests/test_exercises.py
+# In a process of their own: under coverage's tracer the endless attempts of exercises
+# never end, and a driven browser leaves an event loop that others stumble over.
+BY_THEMSELVES := tests/test_exercises.py $(wildcard tests/test_lesson_*.py) tests/browser
 
 test: lint
-	$(RUN) -m pytest -q $(UNTRACED)
-	$(RUN) -m pytest --cov --cov-report=term $(NBVAL) --ignore $(UNTRACED) $(PYTEST)
+	$(RUN) -m pytest -q $(BY_THEMSELVES)
+	$(RUN) -m pytest --cov --cov-report=term $(NBVAL) \
+	  $(BY_THEMSELVES:%=--ignore=%) $(PYTEST)
 
 notebooks: $(STAMP)
 	$(RUN) -m nanoserve.course.notebooks refresh
