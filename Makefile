@@ -93,7 +93,6 @@ lint: $(STAMP)
 # nbval makes a test of every notebook cell, so that one closing line of pytest's
 # speaks for all. In this environment's own Python, whatever "python3" means to Jupyter.
 NBVAL := --nbval --nbval-current-env
-PYTEST := tests notebooks
 
 # In a process of their own: under coverage's tracer the endless attempts of exercises
 # never end, and a driven browser leaves an event loop that others stumble over.
@@ -102,7 +101,7 @@ BY_THEMSELVES := tests/test_exercises.py $(wildcard tests/test_lesson_*.py) test
 test: lint
 	$(RUN) -m pytest -q $(BY_THEMSELVES)
 	$(RUN) -m pytest --cov --cov-report=term $(NBVAL) \
-	  $(BY_THEMSELVES:%=--ignore=%) $(PYTEST)
+	  $(BY_THEMSELVES:%=--ignore=%) tests notebooks
 
 notebooks: $(STAMP)
 	$(RUN) -m nanoserve.course.notebooks refresh
