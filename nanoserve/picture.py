@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from html import escape
 from typing import Any
 from unicodedata import category
@@ -184,11 +184,12 @@ def _request_lines(trace: SlotTrace, most: int = 16) -> list[str]:
 
 def _tokens_made(trace: SlotTrace) -> dict[tuple[int, int], str]:
     """(request, pass) -> the text of the token made there."""
-    piece = functools.cache(lambda token: _piece(trace.piece_of(token)))
-    return {(index, number): piece(token) for index, number, token in trace.emissions()}
+    words = functools.cache(lambda token: piece(trace.piece_of(token)))
+    return {(index, number): words(token) for index, number, token in trace.emissions()}
 
 
-def _piece(words: str) -> str:
+def piece(words: str) -> str:
+    """A token's text as a picture writes it: never empty, never two lines."""
     return _plain(words.replace("\n", "\\n").strip()) or "' '"
 
 
@@ -231,32 +232,44 @@ def svg(trace: SlotTrace) -> str:
     grid = column * trace.passes
     width = max(LEFT + grid + 12, 560)
     height = TOP + ROW * trace.max_num_seqs + 44
-    label = escape(
+    label = (
         f"{trace.engine}, {trace.max_num_seqs} slots, {trace.passes} passes: "
         f"{trace.ledger().empty_seats} empty seats"
     )
     body = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height}" '
-        f'width="{width:.0f}" height="{height}" role="img" aria-label="{label}" '
-        f'font-family="ui-monospace, Menlo, Consolas, monospace" font-size="11">',
-        f"<title>{label}</title>",
-        _patterns(trace),
-        f'<rect width="100%" height="100%" rx="6" fill="{look.PAPER}"/>',
         *_axis(trace, column),
         *_seats(trace, grid),
         *(part for run in trace.runs for part in _run(run, column)),
         *_tokens(trace, column),
         *_names(trace, column),
         _legend(height - 16),
+    ]
+    hues = [look.hue(run.request) for run in trace.runs]
+    return sheet(width, height, label, body, hues)
+
+
+def sheet(
+    width: float, height: float, label: str, body: Iterable[str], hues: Iterable[str]
+) -> str:
+    """An SVG on its own paper; ``body`` may use the patterns of ``hues``."""
+    said = escape(label)
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height}" '
+        f'width="{width:.0f}" height="{height}" role="img" aria-label="{said}" '
+        f'font-family="ui-monospace, Menlo, Consolas, monospace" font-size="11">',
+        f"<title>{said}</title>",
+        _patterns({*hues, look.FAINT}),
+        f'<rect width="100%" height="100%" rx="6" fill="{look.PAPER}"/>',
+        *body,
         "</svg>",
     ]
-    return "\n".join(body) + "\n"
+    return "\n".join(lines) + "\n"
 
 
-def _patterns(trace: SlotTrace) -> str:
+def _patterns(hues: Iterable[str]) -> str:
     """A hatch for pads and a cross for what is finished and held, in each hue."""
     parts = ["<defs>"]
-    for hue in sorted({look.hue(run.request) for run in trace.runs} | {look.FAINT}):
+    for hue in sorted(hues):
         parts.append(
             f'<pattern id="held-{hue[1:]}" width="8" height="8" '
             f'patternUnits="userSpaceOnUse"><path d="M0 0L8 8M8 0L0 8" '
@@ -271,14 +284,14 @@ def _patterns(trace: SlotTrace) -> str:
 
 def _axis(trace: SlotTrace, column: float) -> Iterator[str]:
     """Pass numbers above, as many as there is room for; slot names at the left."""
-    yield _text(LEFT - 10, TOP - 10, "pass", look.FAINT, "end")
+    yield write(LEFT - 10, TOP - 10, "pass", look.FAINT, "end")
     stride = next(n for n in _strides() if n * column >= 26)
     for number in range(trace.passes):
         if number == 0 or (number + 1) % stride == 0:
             x = LEFT + column * (number + 0.5)
-            yield _text(x, TOP - 10, str(number + 1), look.FAINT, "middle")
+            yield write(x, TOP - 10, str(number + 1), look.FAINT, "middle")
     for slot in range(trace.max_num_seqs):
-        yield _text(LEFT - 10, _y(slot) + 18, f"slot {slot}", look.INK, "end")
+        yield write(LEFT - 10, _y(slot) + 18, f"slot {slot}", look.INK, "end")
 
 
 def _strides() -> Iterator[int]:
@@ -292,7 +305,7 @@ def _seats(trace: SlotTrace, width: float) -> Iterator[str]:
     """An outline for each slot: what stays empty of it is idle."""
     edge = f'stroke="{look.FAINT}" stroke-width=".8" stroke-dasharray="3 3"'
     for slot in range(trace.max_num_seqs):
-        yield _rect(LEFT, _y(slot), width, ROW - 6, "none", edge)
+        yield rect(LEFT, _y(slot), width, ROW - 6, "none", edge)
 
 
 def _run(run: Run, column: float) -> Iterator[str]:
@@ -301,16 +314,16 @@ def _run(run: Run, column: float) -> Iterator[str]:
     width = column * run.passes
     edge = f'stroke="{hue}" stroke-width=".8"'
     if run.state == "finished":
-        yield _rect(x, y, width, height, look.PAPER)
-        yield _rect(x, y, width, height, f"url(#held-{hue[1:]})", edge)
+        yield rect(x, y, width, height, look.PAPER)
+        yield rect(x, y, width, height, f"url(#held-{hue[1:]})", edge)
     elif run.state == "decode":
-        yield _rect(x, y, width, height, hue, f'fill-opacity=".28" {edge}')
+        yield rect(x, y, width, height, hue, f'fill-opacity=".28" {edge}')
     else:
         # pads are real compute: they take their share of the prefill's cell
         padded = height * run.pads / (run.pads + run.fed)
-        yield _rect(x, y, width, height, hue, edge)
+        yield rect(x, y, width, height, hue, edge)
         if run.pads:
-            yield _rect(x, y, width, padded, f"url(#pad-{hue[1:]})", edge)
+            yield rect(x, y, width, padded, f"url(#pad-{hue[1:]})", edge)
 
 
 def _tokens(trace: SlotTrace, column: float) -> Iterator[str]:
@@ -321,9 +334,9 @@ def _tokens(trace: SlotTrace, column: float) -> Iterator[str]:
     for run in trace.runs:
         for number in range(run.start, run.end):
             if run.state == "decode":
-                token = _short(made.get((run.request, number), ""), column - 3)
+                token = short(made.get((run.request, number), ""), column - 3)
                 x = LEFT + column * (number + 0.5)
-                yield _text(x, _y(run.slot) + 17, token, look.INK, "middle")
+                yield write(x, _y(run.slot) + 17, token, look.INK, "middle")
 
 
 def _names(trace: SlotTrace, column: float) -> Iterator[str]:
@@ -333,9 +346,9 @@ def _names(trace: SlotTrace, column: float) -> Iterator[str]:
         room = column * (end - first.start) - 6
         if room >= 7:
             name = _plain(trace.requests[first.request].request_id)
-            name = _short(name, min(room, 200))
+            name = short(name, min(room, 200))
             x, y = LEFT + column * first.start + 5, _y(first.slot) + 17
-            yield _text(x, y, name, look.INK, "start", halo)
+            yield write(x, y, name, look.INK, "start", halo)
 
 
 def _tenancies(trace: SlotTrace) -> Iterator[tuple[Run, int]]:
@@ -363,8 +376,8 @@ def _legend(y: float) -> str:
     for state, fill, more in samples:
         word = look.WORDS[state]
         edge = f'stroke="{look.FAINT}" stroke-width=".8" {more}'
-        parts.append(_rect(x, y - 10, 18, 12, fill, edge))
-        parts.append(_text(x + 24, y, word, look.INK, "start"))
+        parts.append(rect(x, y - 10, 18, 12, fill, edge))
+        parts.append(write(x + 24, y, word, look.INK, "start"))
         x += 40 + 6.7 * len(word)
     return "".join(parts)
 
@@ -373,12 +386,12 @@ def _y(slot: int) -> int:
     return TOP + ROW * slot
 
 
-def _short(label: str, room: float) -> str:
+def short(label: str, room: float) -> str:
     most = max(1, int(room / 6.6))
     return label if len(label) <= most else label[: most - 1] + "…"
 
 
-def _rect(
+def rect(
     x: float, y: float, width: float, height: float, fill: str, more: str = ""
 ) -> str:
     return (
@@ -387,7 +400,7 @@ def _rect(
     )
 
 
-def _text(
+def write(
     x: float, y: float, words: str, fill: str, anchor: str, more: str = ""
 ) -> str:
     return (
