@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from .checkpoint import LanguageModel as LanguageModel
     from .checkpoint import load as load
     from .engine import Engine as Engine
-    from .engine import SequentialEngine as SequentialEngine
-    from .engine import StaticBatchEngine as StaticBatchEngine
-    from .engine import serve as serve
     from .errors import InvalidInputError as InvalidInputError
     from .errors import ModelNotFoundError as ModelNotFoundError
     from .errors import NanoserveError as NanoserveError
@@ -28,6 +25,9 @@ if TYPE_CHECKING:
     from .request import Request as Request
     from .request import SamplingParams as SamplingParams
     from .request import StepOutput as StepOutput
+    from .serving import serve as serve
+    from .static import SequentialEngine as SequentialEngine
+    from .static import StaticBatchEngine as StaticBatchEngine
     from .trace import SlotLedger as SlotLedger
     from .trace import SlotTrace as SlotTrace
     from .widgets.slot_player import SlotPlayer as SlotPlayer
@@ -40,9 +40,6 @@ ROOMS = {
     "LanguageModel": "checkpoint",
     "load": "checkpoint",
     "Engine": "engine",
-    "SequentialEngine": "engine",
-    "StaticBatchEngine": "engine",
-    "serve": "engine",
     "InvalidInputError": "errors",
     "ModelNotFoundError": "errors",
     "NanoserveError": "errors",
@@ -55,6 +52,9 @@ ROOMS = {
     "Request": "request",
     "SamplingParams": "request",
     "StepOutput": "request",
+    "serve": "serving",
+    "SequentialEngine": "static",
+    "StaticBatchEngine": "static",
     "SlotLedger": "trace",
     "SlotTrace": "trace",
     "SlotPlayer": "widgets.slot_player",

@@ -15,9 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from . import checkpoint, look
-from .engine import StaticBatchEngine
 from .picture import bill
 from .request import Request, SamplingParams
+from .static import StaticBatchEngine
 from .trace import Run, SlotTrace
 
 PROMPTS = (

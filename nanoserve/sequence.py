@@ -11,7 +11,7 @@ import torch
 from . import sampling
 from .errors import invalid
 from .request import FinishReason, GenerationResult, Request, whole
-from .trace import State
+from .trace import Cell, State
 
 if TYPE_CHECKING:
     from .checkpoint import LanguageModel
@@ -100,6 +100,33 @@ class Sequence:
     def text_ids(self) -> list[int]:
         """The answer without the token that stopped it."""
         return self.token_ids[: -1 if self.finish_reason == "stop" else None]
+
+
+class Stint:
+    """One row's part in one pass: ``fed`` of its tokens get their K and V.
+
+    ``pads`` were computed beside them. Remembers how the row stood before the pass.
+    """
+
+    def __init__(self, row: Sequence, fed: int) -> None:
+        self.row, self.fed, self.pads = row, fed, 0
+        self.start = row.kv_length  # its first token's column
+        self.state: State = row.state
+        # a row that feeds all it has gets a token; the logits of a chunk that ends
+        # in the midst of a prompt would answer half a question
+        self.due = fed == row.unfed
+        self._before = len(row.token_ids)
+
+    @property
+    def new_tokens(self) -> list[int]:
+        return self.row.token_ids[self._before :]
+
+    def cell(self) -> Cell:
+        """What the trace keeps of it, after the pass."""
+        row, made = self.row, len(self.new_tokens)
+        return Cell(
+            row.slot, row.index, self.state, self.fed, self.pads, made, row.kv_length
+        )
 
 
 DEFAULT_MAX_MODEL_LEN = 2048

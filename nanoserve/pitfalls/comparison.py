@@ -18,9 +18,11 @@ from torch import Tensor
 
 from .. import generate, look
 from ..checkpoint import LanguageModel
-from ..engine import StaticBatchEngine, next_tokens, serve
+from ..engine import next_tokens
 from ..request import FinishReason, GenerationResult, Request, SamplingParams, one_each
 from ..sequence import Sequence as Row
+from ..serving import serve
+from ..static import StaticBatchEngine
 from .bug import find, plant
 from .planting import swap, unplanted
 
