@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .static import StaticBatchEngine as StaticBatchEngine
     from .trace import SlotLedger as SlotLedger
     from .trace import SlotTrace as SlotTrace
+    from .widgets.mask_explorer import MaskExplorer as MaskExplorer
     from .widgets.slot_player import SlotPlayer as SlotPlayer
 
 __version__ = "0.1.0"
@@ -57,6 +58,7 @@ ROOMS = {
     "StaticBatchEngine": "static",
     "SlotLedger": "trace",
     "SlotTrace": "trace",
+    "MaskExplorer": "widgets.mask_explorer",
     "SlotPlayer": "widgets.slot_player",
 }
 __all__ = list(ROOMS)

@@ -11,7 +11,7 @@
 // `this.look` are what Python sent; `this.live` is true beside a running kernel.
 import { control, fill, iconButton, node, setIcon, setText } from "./dom.js";
 
-const KINDS = {};
+export const KINDS = {};
 let instruments = 0;
 
 /** Put an instrument into a page: `data` is instrument.page_data's. */

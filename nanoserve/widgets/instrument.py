@@ -20,13 +20,12 @@ from typing import Any, ClassVar
 import anywidget
 import traitlets
 
-from .. import look
 from ..errors import NanoserveError
-from . import standalone
+from . import grid, standalone
 from .standalone import HERE, in_script
 
 NAMES = ("padding-explorer", "mask-explorer", "nan-microscope", "compare-alone")
-SCRIPTS = ("dom.js", "instrument.js")  # before each instrument's own
+SCRIPTS = ("dom.js", "grid.js", "instrument.js")  # before each instrument's own
 STYLES = (*standalone.STYLES, "instrument.css")
 
 # Words that all of them need; an instrument's own table comes on top.
@@ -69,7 +68,8 @@ class Instrument(anywidget.AnyWidget):
     _problem = traitlets.Unicode().tag(sync=True)  # why it cannot
 
     def __init_subclass__(cls, **options: Any) -> None:
-        cls._esm, cls._css = script(cls.name), styles(cls.name)
+        if "name" in vars(cls):  # traitlets subclasses it once more, with traits
+            cls._esm, cls._css = script(cls.name), styles(cls.name)
         super().__init_subclass__(**options)
 
     def __init__(self, **settings: Any) -> None:
@@ -169,7 +169,7 @@ def words_of(name: str) -> dict[str, str]:
 def page_data(scene: dict[str, Any]) -> dict[str, Any]:
     """All that ``mount`` needs, as JSON: a stored scene has no words of its own."""
     words = words_of(scene["instrument"])
-    return {"scene": scene, "words": words, "look": look.for_script()}
+    return {"scene": scene, "words": words, "look": grid.for_script()}
 
 
 @cache

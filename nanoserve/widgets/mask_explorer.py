@@ -1,0 +1,424 @@
+"""The mask explorer: who sees whom in a padded batch, as the run really weighed it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from textwrap import fill
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import attention, generate, look, padding, picture, pitfalls, recording
+from ..checkpoint import LanguageModel
+from ..errors import invalid
+from ..generate import Prompt
+from .grid import Sheet
+from .instrument import Instrument
+
+MOST_ROWS, MOST_COLUMNS = 8, 72  # a picture of more is no picture
+
+# What stands in a line of the scene, and its mark in grid.MARKS.
+CODES = {
+    "s": "seen",
+    "i": "itself",
+    "l": "later",
+    "p": "pad",
+    "x": "leak",
+    "o": "lost",
+    "n": "nan",
+    " ": "",
+}
+SHOWN = ("both", "causal", "padding", "none")  # which parts of the mask are on
+
+WORDS = {
+    "name": "Mask explorer",
+    "title": "{rows} rows, padding on the {side}{planted}",
+    "with_bug": ", {bug} planted",
+    "left": "left",
+    "right": "right",
+    "size": "{rows} rows · {width} columns of prompt · {new} decode steps",
+    "prompts": "prompts, one a line",
+    # controls
+    "row": "row",
+    "causal": "causal part",
+    "padding": "padding part",
+    "query": "Query of row {row}",
+    "step_prompt": "prompt",
+    "step_new": "decode step {step} of {steps}",
+    # the picture
+    "queries": "queries",
+    "keys": "keys",
+    "sees": "what query {query} sees",
+    "alone": "alone",
+    "answers": "answered",
+    "asked": "asked",
+    "nothing": "nothing",
+    "same": "same",
+    "differs": "differs",
+    "seen": "seen",
+    "itself": "a pad sees itself",
+    "later": "hidden: it comes later",
+    "pad": "hidden: a pad",
+    "leak": "seen, and must not be",
+    "lost": "hidden, and must be seen",
+    "nan": "its weight is NaN",
+    # in words
+    "kind_p": "a pad",
+    "kind_r": "of the prompt",
+    "kind_g": "generated",
+    "kind_e": "after the end",
+    "said": "Row {row}, query {query}, {token}, {kind}: {count} of {keys} keys seen"
+    "{tokens}.{leaks}{lost}{nan}{shown}",
+    "said_tokens": ": {tokens}",
+    "said_leaks": " Seen, and must not be: {count}.",
+    "said_lost": " Hidden, and must be seen: {count}.",
+    "said_nan": " Weights that are NaN: {count}.",
+    "shown_both": "",
+    "shown_causal": " This is the causal part alone, not what ran.",
+    "shown_padding": " This is the padding part alone, not what ran.",
+    "shown_none": " This is no mask at all, not what ran.",
+}
+
+
+def say(key: str, **values: object) -> str:
+    return WORDS[key].format(**values)
+
+
+class MaskExplorer(Instrument):
+    """Who sees whom, row by row: queries downwards, keys across.
+
+    ``prompts`` run through ``generate_batch``'s rectangle, for ``max_new_tokens`` at
+    most; ``bug``, a name in ``pitfalls.BUGS``, is planted meanwhile. A key counts as
+    seen when its weight is not zero in some head of some layer: so it is what the
+    code did, not what its mask says. Raises ``InvalidInputError``, also for more rows
+    or columns than a picture can hold.
+    """
+
+    name = "mask-explorer"
+
+    def __init__(
+        self,
+        lm: LanguageModel,
+        prompts: Sequence[Prompt],
+        *,
+        padding_side: str = "left",
+        max_new_tokens: int = 8,
+        bug: str | None = None,
+    ) -> None:
+        self.lm = lm
+        super().__init__(
+            prompts=prompts,
+            padding_side=padding_side,
+            max_new_tokens=max_new_tokens,
+            bug=bug,
+        )
+
+    def build(self, **settings: Any) -> dict[str, Any]:
+        return scene(self.lm, **settings)
+
+    def text(self, scene: dict[str, Any]) -> str:
+        return text(scene)
+
+    def svg(self, scene: dict[str, Any]) -> str:
+        return svg(scene)
+
+
+# --- the scene ---
+
+
+def scene(
+    lm: LanguageModel,
+    prompts: Sequence[Prompt],
+    padding_side: str = "left",
+    max_new_tokens: int = 8,
+    bug: str | None = None,
+) -> dict[str, Any]:
+    """What is drawn.
+
+    ``width``, ``steps``  of the prompts' rectangle; decode passes after it
+    ``lines``   every line of a matrix once, a code a key; ``codes`` says its mark
+    ``rows``    for each its ``name``, ``prompt``, ``hue``, ``tokens`` and ``kinds``
+                by column, ``answer``, ``right`` (what it says alone), and ``matrix``:
+                for each setting in ``SHOWN`` the number of the line of each query
+    """
+    mask = checked_rectangle(lm, prompts, padding_side, max_new_tokens)
+    planted = pitfalls.plant(bug) if bug else nullcontext()
+    options: dict[str, Any] = {"max_new_tokens": max_new_tokens}
+    with planted, recording.record(lm, weights=True) as record:
+        results = generate.generate_batch(
+            lm, prompts, padding_side=padding_side, **options
+        )
+    with pitfalls.unplanted():
+        alone = [generate.generate_one(lm, prompt, **options) for prompt in prompts]
+        steps = [_matrices(record, mask, step) for step in range(len(record.passes))]
+    lines: dict[str, int] = {}
+    rows = [
+        {
+            "name": pitfalls.comparison.letter(row),
+            "prompt": prompt_text(lm, prompt),
+            "hue": look.hue(row),
+            **_columns(lm, record, mask, row, len(results[row].token_ids)),
+            "answer": results[row].text,
+            "right": alone[row].text,
+            "same": results[row].token_ids == alone[row].token_ids,
+            "matrix": {
+                shown: [
+                    lines.setdefault(line, len(lines))
+                    for step in steps
+                    for line in step[row][shown]
+                ]
+                for shown in SHOWN
+            },
+        }
+        for row, prompt in enumerate(prompts)
+    ]
+    side = WORDS[padding_side]
+    planted_words = say("with_bug", bug=bug) if bug else ""
+    made = {
+        "title": say("title", rows=len(rows), side=side, planted=planted_words),
+        "prompts": [row["prompt"] for row in rows],
+        "bug": bug,
+        "width": mask.shape[1],
+        "steps": len(steps) - 1,
+        "codes": CODES,
+        "lines": list(lines),
+        "rows": rows,
+    }
+    return {**made, "opens": _opening(made, padding.last_column(mask).tolist())}
+
+
+def checked_rectangle(
+    lm: LanguageModel, prompts: Sequence[Prompt], side: str, room: int = 0
+) -> Tensor:
+    """The true mask, bool [rows, width], of a batch that fits into a picture."""
+    padding.check_side(side)
+    if isinstance(prompts, str) or not isinstance(prompts, Sequence):
+        raise invalid("prompts", prompts, "must be a list of prompts")
+    if not 1 <= len(prompts) <= MOST_ROWS:
+        limit = f"1 to {MOST_ROWS} of them fit into a picture"
+        raise invalid("prompts", f"{len(prompts)} prompts", limit)
+    with pitfalls.unplanted():
+        encoded = [lm.encode(prompt) for prompt in prompts]
+        _, mask = padding.pad_batch(encoded, lm.pad_token_id, side)
+    if mask.shape[1] + room > MOST_COLUMNS:
+        limit = f"prompt and answer may have {MOST_COLUMNS} together in a picture"
+        raise invalid("columns", mask.shape[1] + room, limit)
+    return mask
+
+
+def prompt_text(lm: LanguageModel, prompt: Prompt) -> str:
+    if isinstance(prompt, str):
+        return prompt
+    return str(lm.tokenizer.decode(prompt, skip_special_tokens=False))
+
+
+def _columns(
+    lm: LanguageModel, record: recording.Record, mask: Tensor, row: int, made: int
+) -> dict[str, Any]:
+    """What the run fed a row, column by column: tokens, and what kind each is.
+
+    p pad, r prompt, g generated, e fed after the row had ended.
+    """
+    rows, width = mask.shape
+    prompt = record.passes[0].ids.reshape(rows, width)[row].tolist()
+    new = [int(each.ids[row]) for each in record.passes[1:]]
+    kinds = ["r" if real else "p" for real in mask[row].tolist()]
+    kinds += ["g" if step < made else "e" for step in range(1, len(new) + 1)]
+    tokens = [piece(lm, token) for token in [*prompt, *new]]
+    return {"tokens": tokens, "kinds": "".join(kinds)}
+
+
+def piece(lm: LanguageModel, token: int) -> str:
+    """A token as a picture writes it, special tokens too."""
+    return picture.piece(lm.tokenizer.decode([token], skip_special_tokens=False))
+
+
+def _matrices(
+    record: recording.Record, mask: Tensor, step: int
+) -> list[dict[str, list[str]]]:
+    """For each row the lines of this pass, one a query, under each setting."""
+    calls = record.passes[step].calls
+    weights = torch.stack(
+        [call.weights for call in calls if call.weights is not None]
+    ).cpu()
+    weighed = (weights != 0).any(dim=2).any(dim=0)  # [rows, queries, keys]
+    nan = weights.isnan().any(dim=2).any(dim=0)
+    whole = torch.ones_like(mask)
+    causal = attention.keep_mask(whole, step)[:, 0].expand_as(weighed)
+    right = attention.keep_mask(mask, step)[:, 0].expand_as(weighed)
+    real = torch.cat([mask, whole.new_ones(len(mask), step)], dim=1)  # [rows, keys]
+    real = real[:, None].expand_as(weighed)
+    shown = {
+        "both": _as_it_ran(weighed, nan, right, causal, real),
+        "causal": torch.where(causal, ord("s"), ord("l")),
+        "padding": torch.where(real, ord("s"), ord("p")),
+        "none": torch.full_like(weighed, ord("s"), dtype=torch.int64),
+    }
+    return [
+        {
+            name: ["".join(map(chr, line)) for line in codes[row].tolist()]
+            for name, codes in shown.items()
+        }
+        for row in range(len(mask))
+    ]
+
+
+def _as_it_ran(
+    weighed: Tensor, nan: Tensor, right: Tensor, causal: Tensor, real: Tensor
+) -> Tensor:
+    """A code for each key: what the run did with it, beside what it should do."""
+    hidden = torch.where(causal, ord("p"), ord("l"))
+    hidden = torch.where(right, ord("o"), hidden)
+    seen = torch.where(real, ord("s"), ord("i"))
+    seen = torch.where(right, seen, ord("x"))
+    return torch.where(nan, ord("n"), torch.where(weighed, seen, hidden))
+
+
+def _opening(scene: dict[str, Any], last: list[int]) -> dict[str, Any]:
+    """Where it first matters: a real token's query that is wrong; else the query of
+    the row with most pads that chooses its first token."""
+    rows = scene["rows"]
+    order = sorted(range(len(rows)), key=lambda row: rows[row]["same"])
+    for row in order:
+        for query, line in enumerate(rows[row]["matrix"]["both"]):
+            wrong = set(scene["lines"][line]) & set("xon")
+            if wrong and rows[row]["kinds"][query] != "p":
+                # of a prompt its last token: that is who chooses the next
+                at = last[row] if query < scene["width"] else query
+                step = max(0, query - scene["width"] + 1)
+                return {"row": row, "query": at, "step": step, "shown": "both"}
+    row = max(range(len(rows)), key=lambda row: rows[row]["kinds"].count("p"))
+    return {"row": row, "query": last[row], "step": 0, "shown": "both"}
+
+
+def matrix(scene: dict[str, Any], state: dict[str, Any]) -> list[str]:
+    """The lines of the matrix that a state shows, all as wide as its step."""
+    columns = scene["width"] + state["step"]
+    numbers = scene["rows"][state["row"]]["matrix"][state["shown"]][:columns]
+    return [scene["lines"][number].ljust(columns) for number in numbers]
+
+
+# --- in words ---
+
+
+def sentence(scene: dict[str, Any], state: dict[str, Any]) -> str:
+    """The state in words; mask_explorer.js says the same."""
+    row, query = scene["rows"][state["row"]], state["query"]
+    line = scene["lines"][row["matrix"][state["shown"]][query]]
+    seen = [row["tokens"][key] for key, code in enumerate(line) if code in "sixn"]
+    counts = {"leaks": line.count("x"), "lost": line.count("o"), "nan": line.count("n")}
+    told = {
+        key: say(f"said_{key}", count=count) if count else ""
+        for key, count in counts.items()
+    }
+    tokens = say("said_tokens", tokens=grouped(seen)) if seen else ""
+    return say(
+        "said",
+        row=row["name"],
+        query=query + 1,
+        token=row["tokens"][query],
+        kind=WORDS[f"kind_{row['kinds'][query]}"],
+        count=len(seen),
+        keys=len(line),
+        tokens=tokens,
+        shown=WORDS[f"shown_{state['shown']}"],
+        **told,
+    )
+
+
+def grouped(tokens: list[str]) -> str:
+    """Words in a row, equal neighbours counted: "3 x <pad>, count, from"."""
+    groups: list[tuple[str, int]] = []
+    for token in tokens:
+        if groups and groups[-1][0] == token:
+            groups[-1] = token, groups[-1][1] + 1
+        else:
+            groups.append((token, 1))
+    return ", ".join(f"{n} × {token}" if n > 1 else token for token, n in groups)
+
+
+SIGNS = {"s": "#", "i": "#", "l": ".", "p": "-", "x": "!", "o": "?", "n": "N", " ": " "}
+
+
+def text(scene: dict[str, Any]) -> str:
+    """The opening matrix in plain text, at most 80 columns, and all answers."""
+    state = scene["opens"]
+    row = scene["rows"][state["row"]]
+    lines = matrix(scene, {**state, "step": scene["steps"]})
+    kinds = dict(
+        zip("#.-!?N", ("seen", "later", "pad", "leak", "lost", "nan"), strict=True)
+    )
+    used = {SIGNS[code] for line in lines for code in line}
+    return "\n".join(
+        [
+            scene["title"],
+            *_answers(scene),
+            "",
+            fill(sentence(scene, state), 78),
+            "",
+            *(
+                f"{token[:7]:>7} {''.join(SIGNS[code] for code in line)}".rstrip()
+                for token, line in zip(row["tokens"], lines, strict=True)
+            ),
+            "",
+            *(f"{sign} {WORDS[kinds[sign]]}" for sign in kinds if sign in used),
+        ]
+    )
+
+
+def _answers(scene: dict[str, Any]) -> Iterator[str]:
+    for row in scene["rows"]:
+        right = "" if row["same"] else f"  ({WORDS['alone']}: {row['right']})"
+        yield f"{row['name']}  {row['prompt'][:34]:<34}  {row['answer']}{right}"
+
+
+# --- as a still ---
+
+
+def svg(scene: dict[str, Any]) -> str:
+    """The opening row after the last step; its answers above."""
+    sheet, state = Sheet(), scene["opens"]
+    row = scene["rows"][state["row"]]
+    lines = matrix(scene, {**state, "step": scene["steps"]})
+    size = max(8.0, min(22.0, round(640 / len(lines))))
+    y = 22.0
+    for each in scene["rows"]:
+        y = _still_answer(sheet, each, y, each is row)
+    left, top = 96.0, y + 62
+    for column, token in enumerate(row["tokens"]):
+        x = left + (column + 0.5) * size
+        turn = f'transform="rotate(-55 {x:.1f} {top - 6:.1f})"'
+        sheet.write(token[:9], x, top - 6, "start", look.INK, turn)
+        place = top + (column + 0.5) * size + 4
+        sheet.write(token[:11], left - 8, place, "end", look.INK)
+    marks = [[CODES[code] for code in line] for line in lines]
+    sheet.grid(marks, left, top, size, row["hue"])
+    edge = f'stroke="{look.INK}" stroke-width="1.5"'
+    width = size * len(scene["lines"][row["matrix"]["both"][state["query"]]])
+    sheet.box(left, top + state["query"] * size, width, size, edge)
+    _still_legend(sheet, marks, row["hue"], top + size * len(lines) + 22)
+    return sheet.svg(f"{WORDS['name']}: {scene['title']}")
+
+
+def _still_answer(sheet: Sheet, row: dict[str, Any], y: float, shown: bool) -> float:
+    stroke = f'stroke="{row["hue"]}" stroke-width="4"'
+    sheet.box(14, y - 9, 0, 12, stroke)
+    more = 'font-weight="bold"' if shown else ""
+    sheet.write(f"{row['name']}  {row['prompt'][:44]}", 22, y, more=more)
+    sheet.write(f"→ {row['answer'][:40] or WORDS['nothing']}", 350, y)
+    if not row["same"]:
+        words = f"{WORDS['alone']}: {row['right'][:40]}"
+        sheet.write(words, 640, y, colour=look.FAINT)
+    return y + 19
+
+
+def _still_legend(sheet: Sheet, marks: list[list[str]], hue: str, y: float) -> None:
+    used = {mark for line in marks for mark in line}
+    x = 12.0
+    for mark in CODES.values():
+        if mark and mark in used:
+            sheet.mark(mark, x, y - 11, 14, hue)
+            sheet.write(WORDS[mark], x + 20, y)
+            x += 44 + 6.7 * len(WORDS[mark])
