@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .checkpoint import LanguageModel as LanguageModel
     from .checkpoint import load as load
+    from .continuous import ContinuousBatchEngine as ContinuousBatchEngine
     from .engine import Engine as Engine
     from .errors import InvalidInputError as InvalidInputError
     from .errors import ModelNotFoundError as ModelNotFoundError
@@ -40,6 +41,7 @@ __version__ = "0.1.0"
 ROOMS = {
     "LanguageModel": "checkpoint",
     "load": "checkpoint",
+    "ContinuousBatchEngine": "continuous",
     "Engine": "engine",
     "InvalidInputError": "errors",
     "ModelNotFoundError": "errors",

@@ -42,6 +42,13 @@ def keep_stored(lengths: Tensor, width: int) -> Tensor:
     return (columns < lengths[:, None])[:, None, None]
 
 
+def keep_chunk(start: int, count: int, device: torch.device) -> Tensor:
+    """What ``count`` new tokens may see that follow ``start`` stored ones: these, and
+    of each other those before. Bool [1, 1, count, start + count]."""
+    keep = torch.ones(count, start + count, dtype=torch.bool, device=device)
+    return keep.tril(start)[None, None]
+
+
 def attend(q: Tensor, k: Tensor, v: Tensor, keep: Tensor) -> Tensor:
     """Attention through PyTorch's fused kernel.
 

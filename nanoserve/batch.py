@@ -2,7 +2,7 @@
 
 The model hands every layer's q, k and v to ``batch.attend``, flat: one line a token.
 A batch knows where these tokens' K and V are kept and which columns each query may
-see, and ends in the one ``attention.attend``. Three kinds of batch, one model.
+see, and ends in the one ``attention.attend``. Four kinds of batch, one model.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from . import attention
 from .cache import SlotCache
+from .paging import PagedCache
 
 
 class Rectangle:
@@ -100,6 +101,56 @@ class DecodeRows:
         self.cache.write(layer, self.writer_slots, self.columns, k, v)
         keys, values = self.cache.read(layer, self.slots, self.width)
         return attention.attend(q[:, :, None], keys, values, self.keep)[:, :, 0]
+
+
+class Packed:
+    """A continuous pass: decode rows and prefill chunks side by side, without pads.
+
+    Row r feeds ``counts[r]`` tokens and has ``starts[r]`` stored; its blocks have room
+    for both. Every linear layer sees all tokens at once. Only attention, in which each
+    row looks at its own past, is asked row by row. Source: selective batching (Yu et
+    al., "Orca", OSDI 2022).
+    """
+
+    def __init__(
+        self,
+        cache: PagedCache,
+        slots: Sequence[int],
+        starts: Sequence[int],
+        counts: Sequence[int],
+    ) -> None:
+        self.cache, self.counts = cache, list(counts)
+        device = cache.keys.device
+        spans = [(s, s + n) for s, n in zip(starts, counts, strict=True)]
+        places = [
+            cache.places(slot, *span) for slot, span in zip(slots, spans, strict=True)
+        ]
+        self.new = torch.cat([_index(each, device) for each in places])  # [tokens]
+        self.seen = [
+            cache.places(slot, 0, end)
+            for slot, (_, end) in zip(slots, spans, strict=True)
+        ]
+        self.keep = [
+            attention.keep_chunk(start, count, device)
+            for start, count in zip(starts, counts, strict=True)
+        ]
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        self.cache.write(layer, self.new, k, v)
+        rows = zip(q.split(self.counts), self.seen, self.keep, strict=True)
+        return torch.cat([self._row(layer, *row) for row in rows])
+
+    def _row(self, layer: int, q: Tensor, seen: slice | Tensor, keep: Tensor) -> Tensor:
+        """q [count, heads, head_dim] over this row's own tokens; likewise."""
+        keys, values = self.cache.read(layer, seen)
+        q, keys, values = q.transpose(0, 1)[None], keys[None], values[None]
+        return _to_flat(attention.attend(q, keys, values, keep))
+
+
+def _index(place: slice | Tensor, device: torch.device) -> Tensor:
+    if isinstance(place, slice):
+        return torch.arange(place.start, place.stop, device=device)
+    return place
 
 
 def _to_rows(x: Tensor, rows: int, width: int) -> Tensor:

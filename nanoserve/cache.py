@@ -10,26 +10,10 @@ from torch import Tensor
 from .model import Decoder
 
 
-class SlotCache:
-    """K and V for ``slots`` requests of up to ``capacity`` tokens each.
+class Seats:
+    """Slots to be taken, the lowest first, and each given back once."""
 
-    A token stands at column = its position. ``keys`` and ``values`` are
-    [layers, slots, kv_heads, capacity, head_dim] in the model's dtype, on its device.
-    ``lengths[slot]`` is how many columns the tenant has written.
-    """
-
-    def __init__(self, model: Decoder, slots: int, capacity: int) -> None:
-        config = model.config
-        weight = next(model.parameters())
-        shape = (config.num_layers, slots, config.num_kv_heads, capacity)
-        # zeros, not empty: what nobody has written is read too, masked, and
-        # 0 x NaN is NaN. On the CPU untouched zeros take no memory.
-        self.keys = torch.zeros(
-            *shape, config.head_dim, dtype=weight.dtype, device=weight.device
-        )
-        self.values = torch.zeros_like(self.keys)
-        self.capacity = capacity
-        self.lengths = [0] * slots
+    def __init__(self, slots: int) -> None:
         self._free = set(range(slots))
 
     def take(self) -> int:
@@ -42,6 +26,33 @@ class SlotCache:
     def free_slots(self) -> int:
         return len(self._free)
 
+    def check_taken(self, slot: int) -> None:
+        if slot in self._free:
+            raise RuntimeError(f"slot {slot} is released twice")
+
+
+class SlotCache(Seats):
+    """K and V for ``slots`` requests of up to ``capacity`` tokens each.
+
+    A token stands at column = its position. ``keys`` and ``values`` are
+    [layers, slots, kv_heads, capacity, head_dim] in the model's dtype, on its device.
+    ``lengths[slot]`` is how many columns the tenant has written.
+    """
+
+    def __init__(self, model: Decoder, slots: int, capacity: int) -> None:
+        super().__init__(slots)
+        config = model.config
+        weight = next(model.parameters())
+        shape = (config.num_layers, slots, config.num_kv_heads, capacity)
+        # zeros, not empty: what nobody has written is read too, masked, and
+        # 0 x NaN is NaN. On the CPU untouched zeros take no memory.
+        self.keys = torch.zeros(
+            *shape, config.head_dim, dtype=weight.dtype, device=weight.device
+        )
+        self.values = torch.zeros_like(self.keys)
+        self.capacity = capacity
+        self.lengths = [0] * slots
+
     def release(self, slot: int) -> None:
         """Give a slot back and zero what its tenant wrote, no more.
 
@@ -49,8 +60,7 @@ class SlotCache:
         masked, which is enough while they are finite; one NaN left behind would
         poison it.
         """
-        if slot in self._free:
-            raise RuntimeError(f"slot {slot} is released twice")
+        self.check_taken(slot)
         self.keys[:, slot, :, : self.lengths[slot]] = 0
         self.values[:, slot, :, : self.lengths[slot]] = 0
         self.lengths[slot] = 0

@@ -21,6 +21,7 @@ from torch import Tensor
 from . import admission, padding, sampling
 from .cache import SlotCache
 from .errors import invalid
+from .paging import PagedCache
 from .request import FinishReason, Request, StepOutput, whole
 from .sequence import Sequence, Stint, check_request, slot_capacity
 from .trace import SlotTrace
@@ -41,10 +42,14 @@ class Engine(admission.Queue[Sequence]):
 
     name = "engine"
     rule: admission.Rule
-    cache: SlotCache
+    cache: SlotCache | PagedCache
 
     def __init__(
-        self, lm: LanguageModel, max_num_seqs: int = 8, max_model_len: int | None = None
+        self,
+        lm: LanguageModel,
+        max_num_seqs: int = 8,
+        max_model_len: int | None = None,
+        block_size: int | None = None,
     ) -> None:
         super().__init__(whole("max_num_seqs", max_num_seqs, at_least=1))
         self.lm = lm
@@ -54,6 +59,7 @@ class Engine(admission.Queue[Sequence]):
             self.max_num_seqs,
             self.max_model_len,
             piece_of=lambda token: lm.tokenizer.decode([token]),
+            block_size=block_size,
         )
         self._live: dict[str, Sequence] = {}  # every request that has not ended
         self._aborts: list[StepOutput] = []  # not yet reported
@@ -68,7 +74,7 @@ class Engine(admission.Queue[Sequence]):
         Raises ``InvalidInputError`` for a request this engine could never serve, and
         for an id that is still waiting or running; then nothing is queued.
         """
-        check_request(request, self.lm, self.max_model_len)
+        self.check(request)
         request_id = request.request_id
         if request_id is None:
             taken = self._live.keys() | self._kept_free
@@ -142,6 +148,10 @@ class Engine(admission.Queue[Sequence]):
 
     # --- what a kind of engine decides ---
 
+    def check(self, request: Request) -> None:
+        """Raise ``InvalidInputError`` for what this engine could never serve."""
+        check_request(request, self.lm, self.max_model_len)
+
     def admit(self) -> list[Sequence]:
         """Who of ``self.arrived()`` takes a seat now, in order."""
         return self.rule.joins(self)
@@ -171,7 +181,7 @@ class Engine(admission.Queue[Sequence]):
     def _record(self, stints: list[Stint]) -> None:
         """Hand the pass to the trace: one cell a row, then who got what."""
         for stint in stints:
-            stint.row.kv_length += stint.fed
+            stint.row.store(stint.fed)
         self.trace.record([stint.cell() for stint in stints], self.clock)
         self.clock += 1
         for stint in stints:
@@ -191,7 +201,7 @@ class Engine(admission.Queue[Sequence]):
         for sequence in newcomers:
             self.waiting.remove(sequence)
             sequence.slot = self.cache.take()
-            sequence.started_at = time.perf_counter()
+            sequence.started_at = sequence.started_at or time.perf_counter()
             self.running.append(sequence)
 
     def _release(self, sequences: list[Sequence]) -> None:
@@ -202,6 +212,7 @@ class Engine(admission.Queue[Sequence]):
     def _end(self, sequence: Sequence) -> None:
         """It has its ``finish_reason``; its seat it may still hold."""
         assert sequence.finish_reason is not None
+        sequence.stored = None
         del self._live[sequence.request_id]
         self.trace.finish(sequence.index, sequence.finish_reason)
 

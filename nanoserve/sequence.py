@@ -15,6 +15,7 @@ from .trace import Cell, State
 
 if TYPE_CHECKING:
     from .checkpoint import LanguageModel
+    from .paging import Stored
 
 
 @dataclass(eq=False)
@@ -30,6 +31,8 @@ class Sequence:
     index: int = -1
     slot: int = -1
     kv_length: int = 0
+    kv_most: int = 0  # ``kv_length`` before it was preempted: the rest is fed again
+    stored: Stored | None = None  # its K and V while it is swapped out
     token_ids: list[int] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     arrived_at: float | None = None
@@ -59,7 +62,12 @@ class Sequence:
     def state(self) -> State:
         if self.finished:
             return "finished"
-        return "decode" if self.kv_length else "prefill"
+        return "decode" if self.token_ids and self.unfed == 1 else "prefill"
+
+    def store(self, tokens: int) -> None:
+        """So many more have their K and V."""
+        self.kv_length += tokens
+        self.kv_most = max(self.kv_most, self.kv_length)
 
     @property
     def last_token(self) -> int:
@@ -110,22 +118,41 @@ class Stint:
 
     def __init__(self, row: Sequence, fed: int) -> None:
         self.row, self.fed, self.pads = row, fed, 0
-        self.start = row.kv_length  # its first token's column
+        self.start, self.end = row.kv_length, row.kv_length + fed  # columns
         self.state: State = row.state
         # a row that feeds all it has gets a token; the logits of a chunk that ends
         # in the midst of a prompt would answer half a question
         self.due = fed == row.unfed
-        self._before = len(row.token_ids)
+        self.recomputed = min(max(row.kv_most - self.start, 0), fed)
+        self._said = len(row.token_ids)
+
+    @property
+    def tokens(self) -> list[int]:
+        """The ids that are fed."""
+        if self.state == "decode":  # every other time: no copy of all that was said
+            return [self.row.last_token]
+        return (self.row.prompt + self.row.token_ids)[self.start : self.end]
 
     @property
     def new_tokens(self) -> list[int]:
-        return self.row.token_ids[self._before :]
+        return self.row.token_ids[self._said :]
 
     def cell(self) -> Cell:
         """What the trace keeps of it, after the pass."""
-        row, made = self.row, len(self.new_tokens)
+        made, again = len(self.new_tokens), self.recomputed
+        # a prefill after a preemption feeds the answer so far, and its newest token
+        # for the first time
+        answer = self.fed - again if self.state == "prefill" and self._said else 0
         return Cell(
-            row.slot, row.index, self.state, self.fed, self.pads, made, row.kv_length
+            slot=self.row.slot,
+            request=self.row.index,
+            state=self.state,
+            fed=self.fed,
+            pads=self.pads,
+            emitted=made,
+            kv=self.row.kv_length,
+            recomputed=again,
+            answer=answer,
         )
 
 

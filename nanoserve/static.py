@@ -25,6 +25,7 @@ class StaticBatchEngine(engine.Engine):
 
     name = "static"
     rule: admission.Rule = admission.Static()
+    cache: SlotCache
 
     def __init__(
         self,

@@ -26,6 +26,8 @@ class Cell(NamedTuple):
 
     ``fed`` tokens had their K and V written, ``pads`` were computed beside them,
     ``emitted`` new tokens came out; afterwards ``kv`` tokens are held in the slot.
+    Of a prefill after a preemption, ``recomputed`` tokens were fed before already, and
+    ``answer`` counts those of the answer that were not.
     """
 
     slot: int
@@ -35,6 +37,8 @@ class Cell(NamedTuple):
     pads: int
     emitted: int
     kv: int
+    recomputed: int = 0
+    answer: int = 0
 
 
 @dataclass
@@ -54,6 +58,8 @@ class Run:
     pads: int
     emitted: int
     kv: int
+    recomputed: int = 0
+    answer: int = 0
 
     @property
     def end(self) -> int:
@@ -64,7 +70,17 @@ class Run:
         """Is ``cell``, in pass ``now``, one more of the same?"""
         grown = self.kv + self.passes * self.fed
         mine = (self.slot, self.request, self.state, self.fed, self.pads, self.emitted)
-        return self.end == now and mine + (grown,) == cell
+        preempted = (self.recomputed, self.answer)
+        return self.end == now and (*mine, grown, *preempted) == cell
+
+    def reserved(self, passes: int, block_size: int) -> int:
+        """KV token-steps of the blocks it filled, in its first ``passes`` passes."""
+        held = (self.kv + self.fed * number for number in range(passes))
+        return sum(-(-tokens // block_size) * block_size for tokens in held)
+
+
+RUN_WIDTH = len(fields(Run))
+PLAIN_WIDTH = RUN_WIDTH - 2  # without what only a preemption needs
 
 
 @dataclass
@@ -84,7 +100,8 @@ class RequestRecord:
 @dataclass
 class SlotLedger:
     """The bill. A *slot-step* is one slot in one pass; KV is counted in token-steps,
-    after each pass. ``recomputed_tokens`` stay 0 while nothing is preempted."""
+    after each pass. ``recomputed_tokens`` were fed a second time, after a preemption:
+    they are no prompt tokens."""
 
     max_num_seqs: int
     passes: int = 0
@@ -131,15 +148,18 @@ class SlotLedger:
         self.generated_tokens += run.emitted * passes
         self.pad_tokens += run.pads * passes
         if run.state == "prefill":
-            self.prompt_tokens += run.fed * passes
+            self.recomputed_tokens += run.recomputed * passes
+            self.prompt_tokens += (run.fed - run.recomputed - run.answer) * passes
 
 
 class SlotTrace:
     """The record of one engine's life.
 
-    ``slot_capacity`` is in tokens. ``history``, if set, keeps only the runs of about
-    that many last passes (a server's trace must not grow for ever); the ledger stays
-    whole. ``piece_of`` turns a token id into the text that pictures show.
+    ``slot_capacity`` is in tokens. KV is reserved for all slots from the beginning, or
+    with a ``block_size`` by the block, as it is needed. ``history``, if set, keeps only
+    the runs of about that many last passes (a server's trace must not grow for ever);
+    the ledger stays whole. ``piece_of`` turns a token id into the text that pictures
+    show.
     """
 
     def __init__(
@@ -149,6 +169,7 @@ class SlotTrace:
         slot_capacity: int,
         *,
         piece_of: Callable[[int], str] = str,
+        block_size: int | None = None,
         history: int | None = None,
     ) -> None:
         if history is not None:
@@ -157,6 +178,7 @@ class SlotTrace:
         self.max_num_seqs = max_num_seqs
         self.slot_capacity = slot_capacity
         self.piece_of = piece_of
+        self.block_size = block_size
         self.history = history
         self.runs: list[Run] = []
         self.requests: dict[int, RequestRecord] = {}
@@ -189,7 +211,7 @@ class SlotTrace:
         for cell in cells:
             self._extend(cell, now)
         self._ledger.passes += 1
-        self._ledger.kv_reserved_token_steps += self.max_num_seqs * self.slot_capacity
+        self._ledger.kv_reserved_token_steps += self._reserved(1)
         # now and then, not each pass: it goes over all that is kept
         if self.history is not None and self.passes % self.history == 0:
             self._forget(self.passes - self.history)
@@ -204,12 +226,22 @@ class SlotTrace:
     def _extend(self, cell: Cell, now: int) -> None:
         run = self._last.get(cell.slot)
         fresh = Run(cell.slot, cell.request, cell.state, now, 1, *cell[3:])
-        self._ledger.count(fresh, 1)
+        self._count(self._ledger, fresh, 1)
         if run is not None and run.goes_on_as(cell, now):
             run.passes += 1
         else:
             self.runs.append(fresh)
             self._last[cell.slot] = fresh
+
+    def _count(self, ledger: SlotLedger, run: Run, passes: int) -> None:
+        ledger.count(run, passes)
+        if self.block_size is not None:
+            ledger.kv_reserved_token_steps += run.reserved(passes, self.block_size)
+
+    def _reserved(self, passes: int) -> int:
+        """KV token-steps that are reserved whoever comes."""
+        slots = 0 if self.block_size else self.max_num_seqs
+        return passes * slots * self.slot_capacity
 
     def _forget(self, before: int) -> None:
         self.runs = [run for run in self.runs if run.end > before]
@@ -230,10 +262,10 @@ class SlotTrace:
         if self.history is not None:
             raise invalid("passes", passes, "this trace keeps only its last passes")
         ledger = SlotLedger(self.max_num_seqs, passes)
-        ledger.kv_reserved_token_steps = passes * self.max_num_seqs * self.slot_capacity
+        ledger.kv_reserved_token_steps = self._reserved(passes)
         for run in self.runs:
             if run.start < passes:
-                ledger.count(run, min(run.end, passes) - run.start)
+                self._count(ledger, run, min(run.end, passes) - run.start)
         return ledger
 
     def clock_of(self, number: int) -> int:
@@ -280,8 +312,11 @@ class SlotTrace:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready: runs as lists in the order of ``Run``'s fields, beside the
-        requests, the ledger, and the text of each token that occurs."""
+        requests, the ledger, and the text of each token that occurs. What only paging
+        and preemption need is left out where there was none."""
         ids = {i for record in self.requests.values() for i in record.token_ids}
+        paged = {"block_size": self.block_size} if self.block_size else {}
+        width = RUN_WIDTH if any(run.recomputed for run in self.runs) else PLAIN_WIDTH
         return {
             "format": FORMAT,
             "engine": self.engine,
@@ -289,8 +324,9 @@ class SlotTrace:
             "slot_capacity": self.slot_capacity,
             "passes": self.passes,
             "history": self.history,
-            "run_fields": [each.name for each in fields(Run)],
-            "runs": [list(astuple(run)) for run in self.runs],
+            **paged,
+            "run_fields": [each.name for each in fields(Run)][:width],
+            "runs": [list(astuple(run))[:width] for run in self.runs],
             "requests": {str(i): asdict(r) for i, r in self.requests.items()},
             "jumps": [list(jump) for jump in self.jumps],
             "pieces": {str(i): self.piece_of(i) for i in sorted(ids)},
@@ -310,6 +346,7 @@ class SlotTrace:
             stored["max_num_seqs"],
             stored["slot_capacity"],
             piece_of=lambda token: pieces.get(token, str(token)),
+            block_size=stored.get("block_size"),
             history=stored["history"],
         )
         trace.runs = [Run(*run) for run in stored["runs"]]

@@ -20,6 +20,7 @@ import tiny
 import torch
 
 from nanoserve import (
+    ContinuousBatchEngine,
     Request,
     SamplingParams,
     SequentialEngine,
@@ -210,11 +211,18 @@ def by_static(side: str, seats: int = 3) -> Way:
     return by_engine(lambda lm: StaticBatchEngine(lm, seats, padding_side=side))
 
 
+def by_continuous(seats: int = 3, **options: Any) -> Way:
+    return by_engine(lambda lm: ContinuousBatchEngine(lm, seats, **options))
+
+
 RECTANGLES = {f"generate_batch {s}": by_generate_batch(s) for s in ("left", "right")}
 ENGINES = {
     "static left": by_static("left"),
     "static right": by_static("right"),
     "sequential": by_engine(SequentialEngine),
+    "continuous": by_continuous(),
+    "tight": by_continuous(max_num_batched_tokens=5, kv_blocks=10, block_size=4),
+    "swapping": by_continuous(kv_blocks=20, block_size=2, preemption="swap"),
 }
 
 # A small set in which every planted bug shows: a long prompt beside short ones, the

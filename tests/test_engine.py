@@ -11,6 +11,7 @@ import tiny
 import torch
 
 from nanoserve import (
+    ContinuousBatchEngine,
     InvalidInputError,
     Request,
     SamplingParams,
@@ -22,7 +23,9 @@ from nanoserve import (
     serve,
 )
 
-KINDS = pytest.mark.parametrize("kind", [StaticBatchEngine, SequentialEngine])
+KINDS = pytest.mark.parametrize(
+    "kind", [StaticBatchEngine, SequentialEngine, ContinuousBatchEngine]
+)
 
 
 def ask(limit=3, prompt=(5, 6, 7), **more):
