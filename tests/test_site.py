@@ -10,7 +10,9 @@ import pytest
 
 pytest.importorskip("nbconvert")
 
-from nanoserve.course import lab, notebooks, site
+from nanoserve.course import lab, notebooks, panels, site
+from nanoserve.course.lessons import all_lessons
+from nanoserve.course.words import WORDS
 from nanoserve.widgets.slot_player import TRACE_TYPE
 
 LOADED = re.compile(r"""(?:src|href)=["'](?!data:|#)([^"']+)|url\(["']?(?!#|data:)""")
@@ -24,7 +26,7 @@ def pages(tmp_path_factory) -> dict[str, str]:
 
 def test_there_is_an_index_and_a_page_for_each_lesson(pages):
     names = [path.with_suffix(".html").name for path in notebooks.lessons()]
-    assert list(pages) == ["index.html", *names]
+    assert list(pages) == ["index.html", *names, "glossary.html"]
     for name in names:
         assert f'href="{name}"' in pages["index.html"]
 
@@ -33,7 +35,9 @@ def test_a_page_links_to_pages_and_loads_nothing(pages):
     for name, page in pages.items():
         without_code = re.sub(r"<script.*?</script>", "", page, flags=re.S)
         for target in LOADED.findall(without_code):
-            assert target in pages or target.startswith("https://"), (name, target)
+            there, _, anchor = target.partition("#")
+            assert there in pages or target.startswith("https://"), (name, target)
+            assert not anchor or f'id="{anchor}"' in pages[there], (name, target)
         assert not re.search(r"<(script|link|iframe)[^>]+(src|href)=", page), name
         assert "@import" not in page
 
@@ -48,6 +52,22 @@ def test_each_stored_trace_becomes_a_player_with_its_picture_beside_it(pages):
         data = inside.findall(page)
         assert all(json.loads(each)["traces"] for each in data)
         assert len(data) == stored
+
+
+def test_a_question_is_followed_by_its_answer_and_no_check(pages):
+    for number, lesson in all_lessons().items():
+        found = [page for name, page in pages.items() if name.startswith(number)]
+        for guess in lesson.guesses if found else ():
+            why = panels.marked_up(guess.words["why"])
+            assert found[0].count(f">{why}<") == 1, guess.name
+    for name, page in pages.items():
+        assert "course.check_guess" not in re.sub("<[^>]+>", "", page), name
+        assert WORDS["untouched"] not in page.replace("yours is not attempted", "")
+
+
+def test_the_index_shows_the_first_player_and_how_long_each_lesson_takes(pages):
+    assert pages["index.html"].count('<div class="player"') == 1
+    assert "<span>10 minutes</span>" in pages["index.html"]
 
 
 def test_lab_opens_on_the_first_lesson_and_asks_nothing(monkeypatch):

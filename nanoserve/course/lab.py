@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from . import workspace
+from . import glossary, workspace
 
 FIRST = "00_start_here.ipynb"
 # Without them the first thing a learner sees is a question about Jupyter's news, and
@@ -36,6 +36,7 @@ def main(more: list[str]) -> int:
     status = workspace.main([])
     if status:
         return status
+    glossary.write(workspace.MINE)  # the lessons link to it, and nobody edits it
     print("Where no browser opens, open the address that is printed below.")
     try:
         return subprocess.run(command(more), cwd=workspace.MINE, check=False).returncode

@@ -1,37 +1,53 @@
 """The lessons as web pages that need nothing: ``make site``.
 
 Each page is one file. Its players run without a kernel and without a network, from
-the traces that the notebooks store beside their pictures.
+the traces that the notebooks store beside their pictures. What only a kernel can do,
+checking an answer, is left out; the answers to the questions fold out instead.
 """
 
 from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import nbformat
 from nbconvert import HTMLExporter
+from nbconvert.filters import markdown2html
 from nbformat import NotebookNode
+from nbformat.v4 import new_markdown_cell
 from pygments.formatters import HtmlFormatter
 
 from ..widgets import instrument
 from ..widgets.slot_player import TRACE_TYPE
 from ..widgets.standalone import as_traces, in_script, player_data, script, styles
+from . import glossary, panels, values
+from .exercises import Guess
+from .lessons import guesses
 from .notebooks import FOLDER, lessons
 
 WORDS = {
     "title": "From padding to packing",
     "subtitle": "Batched LLM serving, by hand",
+    "hook": "You asked for 5. In a batch, it counted to 12. One line is missing. There "
+    "was no error.",
+    "player": "This is what a server does with three prompts at once, drawn from a "
+    "real run. Each row is a seat in the batch, each column one run of the model. "
+    "Press play: whoever is done early holds a seat for nothing.",
+    "lessons": "Lessons",
     "about": "Read and step through the lessons here, offline. To run them, change "
-    "them and do the exercises: <code>make lab</code>.",
-    "index": "all lessons",
-    "before": "before",
-    "next": "next",
+    "them and have your exercises checked: <code>make lab</code>.",
+    "course": "Course",
+    "neighbours": "Before and after",
+    "before": "Before",
+    "next": "Next",
 }
 STYLE = (Path(__file__).parent / "site.css").read_text("utf-8")
+GLOSSARY = "glossary.html"
+ASKS = re.compile(r'course\.check_guess\("(\w+)"')
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -42,11 +58,11 @@ PAGE = """<!doctype html>
 <style>{style}</style>
 </head>
 <body>
+<header><nav aria-label="{course}">{top}</nav></header>
 <main>
-<nav>{nav}</nav>
 {body}
-<nav>{nav}</nav>
 </main>
+{foot}
 {script}
 </body>
 </html>
@@ -69,52 +85,57 @@ def main(arguments: list[str]) -> int:
 
 
 def build(target: Path) -> list[Path]:
-    """Write the index and one page for each lesson; returns their paths."""
-    target.mkdir(parents=True, exist_ok=True)
+    """Write the index, the glossary and one page for each lesson; returns paths."""
     paths = lessons()
-    written = [target / "index.html"]
-    written[0].write_text(index([title_of(path) for path in paths], paths), "utf-8")
-    for number, path in enumerate(paths):
-        before = paths[number - 1] if number else None
-        after = paths[number + 1] if number + 1 < len(paths) else None
-        page = target / path.with_suffix(".html").name
-        page.write_text(lesson_page(path, before, after), "utf-8")
-        written.append(page)
-    return written
+    pages = {"index.html": index(paths)}
+    for before, path, after in zip(
+        [None, *paths], paths, [*paths[1:], None], strict=False
+    ):
+        pages[page_name(path)] = lesson_page(path, before, after)
+    pages[GLOSSARY] = glossary_page()
+    target.mkdir(parents=True, exist_ok=True)
+    for name, page in pages.items():
+        (target / name).write_text(page, "utf-8")
+    return [target / name for name in pages]
+
+
+# --- a lesson ---
 
 
 def lesson_page(path: Path, before: Path | None, after: Path | None) -> str:
     notebook = nbformat.read(path, as_version=4)
-    with_players = put_players_in(notebook)
+    notebook.cells = [readable(cell) for cell in notebook.cells]
+    put_players_in(notebook)
     names = put_instruments_in(notebook)
     exporter = HTMLExporter(template_name="basic")
     body, _ = exporter.from_notebook_node(notebook)
-    links = [("index.html", WORDS["index"])]
-    links += [(page_name(before), f"← {title_of(before)}")] if before else []
-    links += [(page_name(after), f"{title_of(after)} →")] if after else []
-    return PAGE.format(
-        title=escape(title_of(path)),
-        style="\n".join([STYLE, highlighting(), look_of(names)]),
-        nav=" ".join(f'<a href="{to}">{escape(word)}</a>' for to, word in links),
-        body=linked_to_pages(body),
-        script=scripts_of(with_players, names),
-    )
+    body, foot = linked_to_pages(body), neighbours(before, after)
+    return page(title_of(path), body, foot, names)
 
 
-def put_players_in(notebook: NotebookNode) -> bool:
-    """Where a cell stored a trace, let the player stand; True if there was any.
+def readable(cell: NotebookNode) -> NotebookNode:
+    """Without what only a kernel can answer: an open question gets its answer."""
+    if asked := ASKS.search(cell.source):
+        return new_markdown_cell(folded_answer(guesses()[asked[1]]))
+    if cell.source.startswith("@course.exercise"):
+        cell.outputs = []  # "not attempted: run this cell again"
+    return cell
+
+
+def folded_answer(guess: Guess) -> str:
+    shown = values.code(values.plain(guess.answer))
+    answer = panels.WORDS["the answer"].format(answer=shown)
+    told = "".join(map(panels.paragraph, (answer, guess.words["why"])))
+    return panels.folded(panels.WORDS["show the answer"], told)
+
+
+def put_players_in(notebook: NotebookNode) -> None:
+    """Where a cell stored a trace, let the player stand.
 
     Without JavaScript the stored picture stays.
     """
-    count = 0
-    for cell in notebook.cells:
-        for output in cell.get("outputs", []):
-            stored = output.get("data", {}).get(TRACE_TYPE)
-            if stored:
-                count += 1
-                still, name = output.data["text/html"], f"trace-{count}"
-                output.data = {"text/html": player_place(stored, still, name)}
-    return bool(count)
+    for number, output in enumerate(stored_traces(notebook), 1):
+        output.data = {"text/html": player_place(output.data, f"trace-{number}")}
 
 
 def put_instruments_in(notebook: NotebookNode) -> list[str]:
@@ -131,20 +152,13 @@ def put_instruments_in(notebook: NotebookNode) -> list[str]:
     return sorted(found)
 
 
-def look_of(names: list[str]) -> str:
-    return instrument.styles(*names) if names else styles()
+def stored_traces(notebook: NotebookNode) -> list[NotebookNode]:
+    outputs = [each for cell in notebook.cells for each in cell.get("outputs", [])]
+    return [each for each in outputs if TRACE_TYPE in each.get("data", {})]
 
 
-def scripts_of(with_players: bool, names: list[str]) -> str:
-    """A module for all players of a page, and one for all its instruments."""
-    players = MOUNT.format(script=script()) if with_players else ""
-    if not names:
-        return players
-    boot = instrument.boot_script(*names)
-    return f'{players}\n<script type="module">\n{boot}</script>'
-
-
-def player_place(stored: Any, still: str, name: str) -> str:
+def player_place(shown: Any, name: str) -> str:
+    stored, still = shown[TRACE_TYPE], shown["text/html"]
     traces = as_traces(*stored) if isinstance(stored, list) else as_traces(stored)
     data = in_script(player_data(*traces))
     return (
@@ -155,20 +169,82 @@ def player_place(stored: Any, still: str, name: str) -> str:
 
 def linked_to_pages(body: str) -> str:
     """A link to another notebook becomes one to its page."""
-    return re.sub(r'href="(\d\d_\w+)\.ipynb', r'href="\1.html', body)
+    return re.sub(r'href="(\d\d_\w+\.ipynb|glossary\.md)', _page_link, body)
 
 
-def index(titles: list[str], paths: list[Path]) -> str:
+def _page_link(found: re.Match[str]) -> str:
+    return f'href="{page_name(Path(found[1]))}'
+
+
+# --- the pages around them ---
+
+
+def index(paths: list[Path]) -> str:
+    """What the course is, a first player, and the lessons."""
     items = "".join(
-        f'<li><a href="{page_name(path)}">{escape(title)}</a></li>'
-        for title, path in zip(titles, paths, strict=True)
+        f'<li><a href="{page_name(path)}">{escape(title_of(path))}</a> '
+        f"<span>{escape(minutes_of(path))}</span></li>"
+        for path in paths
     )
     body = (
-        f"<h1>{WORDS['title']}</h1><p>{WORDS['subtitle']}</p>"
-        f'<ul class="lessons">{items}</ul><p>{WORDS["about"]}</p>'
+        f'<h1>{WORDS["title"]}</h1><p class="subtitle">{WORDS["subtitle"]}</p>'
+        f"<p><strong>{WORDS['hook']}</strong></p>{first_player(paths)}"
+        f"<h2>{WORDS['lessons']}</h2>"
+        f'<ol class="lessons">{items}</ol><p>{WORDS["about"]}</p>'
     )
-    page = PAGE.format(title=WORDS["title"], style=STYLE, nav="", body=body, script="")
-    return page.replace("<nav></nav>\n", "")
+    return page(WORDS["title"], body)
+
+
+def first_player(paths: list[Path]) -> str:
+    for path in paths:
+        for output in stored_traces(nbformat.read(path, as_version=4)):
+            return f"<p>{WORDS['player']}</p>{player_place(output.data, 'trace-1')}"
+    return ""
+
+
+def glossary_page() -> str:
+    body = f'<div class="glossary">{markdown2html(glossary.markdown())}</div>'
+    return page(glossary.WORDS["title"], body)
+
+
+def page(title: str, body: str, foot: str = "", instruments: Sequence[str] = ()) -> str:
+    """A whole page, with the scripts of what stands in it."""
+    home, words = WORDS["title"], glossary.WORDS["title"]
+    return PAGE.format(
+        title=escape(title),
+        style="\n".join([highlighting(), look_of(instruments), STYLE]),
+        course=WORDS["course"],
+        top=f'<a href="index.html"><b>{home}</b></a> <a href="{GLOSSARY}">{words}</a>',
+        body=body,
+        foot=foot,
+        script=scripts_of('<div class="player"' in body, instruments),
+    )
+
+
+def look_of(instruments: Sequence[str]) -> str:
+    return instrument.styles(*instruments) if instruments else styles()
+
+
+def scripts_of(with_players: bool, instruments: Sequence[str]) -> str:
+    """A module for all players of a page, and one for all its instruments."""
+    players = MOUNT.format(script=script()) if with_players else ""
+    if not instruments:
+        return players
+    boot = instrument.boot_script(*instruments)
+    return f'{players}\n<script type="module">\n{boot}</script>'
+
+
+def neighbours(before: Path | None, after: Path | None) -> str:
+    """Links to the lessons before and after, below the page."""
+    links = [
+        f'<a class="{side}" href="{page_name(path)}"><small>{WORDS[side]}</small> '
+        f"{escape(title_of(path))}</a>"
+        for side, path in (("before", before), ("next", after))
+        if path
+    ]
+    label = WORDS["neighbours"]
+    nav = f'<nav aria-label="{label}">{"".join(links)}</nav>'
+    return f"<footer>{nav}</footer>" if links else ""
 
 
 def page_name(path: Path) -> str:
@@ -181,9 +257,16 @@ def title_of(path: Path) -> str:
     return str(first.splitlines()[0].lstrip("# "))
 
 
+def minutes_of(path: Path) -> str:
+    """What a lesson says below its heading, as in *10 minutes.*"""
+    first = nbformat.read(path, as_version=4).cells[0].source
+    found = re.search(r"^\*(.+?)\.?\*$", first, re.M)
+    return found[1] if found else ""
+
+
 def highlighting() -> str:
     """Colours of code, for light pages and for dark ones."""
-    light = HtmlFormatter(style="friendly").get_style_defs(".highlight")
+    light = HtmlFormatter(style="default").get_style_defs(".highlight")
     dark = HtmlFormatter(style="github-dark").get_style_defs(".highlight")
     return f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}"
 

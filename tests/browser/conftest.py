@@ -72,8 +72,8 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def open_page(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """Open HTML from disk with the network cut; nothing may ask for it, nothing may
-    complain. Further arguments are those of a Playwright context."""
+    """Open HTML, or a file, from disk with the network cut; nothing may ask for it,
+    nothing may complain. Further arguments are those of a Playwright context."""
     contexts, outside, complaints = [], [], []
 
     def ask(route: Any) -> None:
@@ -83,9 +83,10 @@ def open_page(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
             outside.append(route.request.url)
             route.abort()
 
-    def open_(html: str, **options: Any) -> Any:
-        path = tmp_path / f"page{len(contexts)}.html"
-        path.write_text(html, "utf-8")
+    def open_(html: str | Path, **options: Any) -> Any:
+        path = html if isinstance(html, Path) else tmp_path / f"{len(contexts)}.html"
+        if path != html:
+            path.write_text(html, "utf-8")
         viewport = {"width": 1000, "height": 900}
         context = browser.new_context(**{"viewport": viewport, **options})
         contexts.append(context)

@@ -10,7 +10,7 @@ import lab_server
 import nbformat
 import pytest
 
-from nanoserve.course import lab, lessons, workspace
+from nanoserve.course import glossary, lab, lessons, workspace
 from nanoserve.course.cells import solution_markdown
 from nanoserve.course.words import WORDS
 
@@ -23,6 +23,7 @@ PICTURE = """(root) => [...root.querySelectorAll("canvas")].map((each) =>
 def mine(tmp_path_factory: Any) -> Path:
     folder = tmp_path_factory.mktemp("my")
     workspace.make_copies(target=folder)
+    glossary.write(folder)
     return folder
 
 
@@ -104,6 +105,19 @@ def test_an_exercise_filled_in_is_checked_where_it_stands(open_lesson, mine):
     verdict.filter(has_text="score_shape: right in all").wait_for(timeout=60_000)
     fill_in(page, stub, right.replace("tokens, tokens]", "tokens, head_dim]"))
     verdict.filter(has_text=f"score_shape: {WORDS['wrong']}").wait_for(timeout=60_000)
+
+
+def test_a_new_word_leads_to_its_place_in_the_glossary(open_lesson, tmp_path):
+    page = open_lesson(lab.FIRST)
+    page.wait_for_selector(lab_server.READY, timeout=120_000)
+    page.click('.jp-Notebook a:has-text("KV cache")')
+    viewer = page.locator(".jp-MarkdownViewer")
+    heading = viewer.locator("h2", has_text="KV cache")
+    heading.wait_for(timeout=60_000)
+    page.wait_for_timeout(1000)
+    page.screenshot(path=tmp_path / "glossary.png")
+    top, height = viewer.bounding_box()["y"], viewer.bounding_box()["height"]
+    assert top <= heading.bounding_box()["y"] < top + height / 2
 
 
 def read(path: Path) -> list[Any]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
+import accessibility
 import pytest
 from player_traces import random_trace, scheduled
 
@@ -467,19 +467,6 @@ def test_tab_reaches_every_control_and_each_has_a_name(open_page):
 # --- for every reader ---
 
 
-def axe(page: Any) -> list[str]:
-    import axe_playwright_python
-
-    source = Path(axe_playwright_python.__file__).with_name("axe.min.js")
-    page.add_script_tag(content=source.read_text("utf-8"))
-    found = page.evaluate("axe.run()")["violations"]
-    return [
-        f"{each['impact']}: {each['id']}: {node['html']}"
-        for each in found
-        for node in each["nodes"]
-    ]
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1000, 1400])
 def test_axe_finds_nothing(open_page, scheme, width):
@@ -493,7 +480,7 @@ def test_axe_finds_nothing(open_page, scheme, width):
     reader.page.locator("summary").click()
     reader.focus("[role=listbox]")
     assert reader.page.locator(".ns-tip").first.is_visible()
-    assert axe(reader.page) == []
+    assert accessibility.problems(reader.page) == []
 
 
 def test_a_screen_reader_is_not_talked_over_while_playing(open_page):

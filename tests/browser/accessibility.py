@@ -1,0 +1,19 @@
+"""What axe-core, the usual checker of web pages, finds wrong in one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+
+def problems(page: Any) -> list[str]:
+    import axe_playwright_python
+
+    source = Path(axe_playwright_python.__file__).with_name("axe.min.js")
+    page.add_script_tag(content=source.read_text("utf-8"))
+    found = page.evaluate("axe.run()")["violations"]
+    return [
+        f"{each['impact']}: {each['id']}: {node['html']}"
+        for each in found
+        for node in each["nodes"]
+    ]
