@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from .static import StaticBatchEngine as StaticBatchEngine
     from .trace import SlotLedger as SlotLedger
     from .trace import SlotTrace as SlotTrace
+    from .widgets.compare_alone import CompareAlone as CompareAlone
     from .widgets.mask_explorer import MaskExplorer as MaskExplorer
+    from .widgets.padding_explorer import PaddingExplorer as PaddingExplorer
     from .widgets.slot_player import SlotPlayer as SlotPlayer
 
 __version__ = "0.1.0"
@@ -62,6 +64,8 @@ ROOMS = {
     "SlotTrace": "trace",
     "MaskExplorer": "widgets.mask_explorer",
     "SlotPlayer": "widgets.slot_player",
+    "PaddingExplorer": "widgets.padding_explorer",
+    "CompareAlone": "widgets.compare_alone",
 }
 __all__ = list(ROOMS)
 

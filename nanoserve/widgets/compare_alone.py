@@ -1,0 +1,357 @@
+"""A batch beside the same prompts alone: token by token, and how far logits part."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from textwrap import wrap
+from typing import Any, ClassVar
+
+from .. import look, picture
+from ..checkpoint import LanguageModel
+from ..errors import invalid
+from ..generate import Prompt
+from ..pitfalls import comparison
+from ..pitfalls.comparison import RowVerdict, letter
+from ..request import FinishReason, whole
+from . import cells
+from .instrument import Instrument
+
+MOST_ROWS, MOST_STEPS = 16, 96  # a picture of more is no picture
+# Logit errors by their power of ten: more of their digits depend on the processor.
+# An error's class counts the bounds that it reaches.
+BOUNDS = (comparison.SMALL, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
+NAN, NAN_ALONE = len(BOUNDS) + 1, len(BOUNDS) + 2
+
+WORDS = {
+    "name": "Batch beside alone",
+    "title": "{bug}, {side} padding",
+    "no_bug": "nothing planted",
+    "left": "left",
+    "right": "right",
+    "token": "token",
+    "alone": "alone",
+    "batch": "batch",
+    "error": "error",
+    "rows": "The answers, row by row",
+    "table": "all tokens as a table",
+    "column_row": "row",
+    "column_error": "logit error",
+    # the playhead
+    "steps": "token",
+    "back": "One token back",
+    "forward": "One token forward",
+    "previous_event": "Previous token at which a row begins to differ",
+    "next_event": "Next token at which a row begins to differ",
+    "now": "token {number} of {steps}",
+    # the legend
+    "generated_mark": "generated",
+    "first_mark": "first token that differs",
+    "bare_mark": "after it: the two have read different texts",
+    "bar_mark": "logit error by powers of ten: 1 is 1 to 10, = is below 1e-4",
+    # how far the logits part: a class in words, and what stands on its bar
+    "class_0": "below 1e-4",
+    "class_1": "1e-4 to 0.001",
+    "class_2": "0.001 to 0.01",
+    "class_3": "0.01 to 0.1",
+    "class_4": "0.1 to 1",
+    "class_5": "1 to 10",
+    "class_6": "10 or more",
+    "class_7": "NaN",
+    "class_8": "NaN, alone too",
+    "bar_0": "=",
+    "bar_1": "1e-4",
+    "bar_2": ".001",
+    "bar_3": ".01",
+    "bar_4": ".1",
+    "bar_5": "1",
+    "bar_6": "10",
+    "bar_7": "NaN",
+    "bar_8": "NaN",
+    # an answer that no EOS ends
+    "ended_stop": "(stopped)",
+    "ended_length": "(limit)",
+    "ended_error": "(error)",
+    "ended_abort": "(abort)",
+    # which rows
+    "differs": "Differs: {rows}.",
+    "differs_row": "{row} from token {number}",
+    "lucky": "Same tokens, other logits: {rows}.",
+    "ill": "NaN alone too: {rows}.",
+    "clean": "Clean: {rows}.",
+    "joined_by": ", ",
+    # a token in words
+    "said": "token {number}: {rows}",
+    "row_same": "{row} says {alone}, logit error {error}",
+    "row_first": "{row} differs from here, alone {alone}, in the batch {batch}, "
+    "logit error {error}",
+    "row_after": "{row} has parted, alone {alone}, in the batch {batch}",
+    "row_over": "{row} is over",
+    "nothing": "nothing",
+    "rows_joined_by": "; ",
+}
+
+
+MARKS = [
+    ("generated", WORDS["generated_mark"]),
+    ("frame", WORDS["first_mark"]),
+    ("bare", WORDS["bare_mark"]),
+]
+SMALL = 'font-size="9"'
+
+
+def say(key: str, **values: object) -> str:
+    return WORDS[key].format(**values)
+
+
+class CompareAlone(Instrument):
+    """A batch beside the same prompts alone: where each row parts, and how far.
+
+    ``bug``, one of ``pitfalls.BUGS``, is planted around the batch and not around the
+    prompts alone; with none, what is planted just now is in the batch. Both are greedy
+    runs of at most ``max_new_tokens``. Raises ``InvalidInputError``, also for more
+    than a picture holds (16 prompts, 96 tokens).
+    """
+
+    name: ClassVar[str] = "compare-alone"
+
+    def __init__(
+        self,
+        lm: LanguageModel,
+        prompts: Sequence[Prompt],
+        *,
+        max_new_tokens: int = 16,
+        padding_side: str = "left",
+        bug: str | None = None,
+    ) -> None:
+        super().__init__(
+            lm=lm,
+            prompts=prompts,
+            max_new_tokens=max_new_tokens,
+            padding_side=padding_side,
+            bug=bug,
+        )
+
+    def build(self, **settings: Any) -> dict[str, Any]:
+        return scene(**settings)
+
+    def text(self, scene: dict[str, Any]) -> str:
+        return text(scene)
+
+    def svg(self, scene: dict[str, Any]) -> str:
+        return svg(scene)
+
+
+# --- the scene ---
+
+
+def scene(
+    lm: LanguageModel,
+    prompts: Sequence[Prompt],
+    *,
+    max_new_tokens: int = 16,
+    padding_side: str = "left",
+    bug: str | None = None,
+) -> dict[str, Any]:
+    """What is drawn: ``pitfalls.compare``'s runs, the bug in the batch only.
+
+    ``rows``   of each: ``name``, ``prompt``, what it says ``alone`` and in the
+               ``batch``, token by token; ``differs``, the first that differs, counted
+               from 0, or None; ``errors``, the class of each logit error up to there;
+               ``verdict``: "differs", "lucky" (same tokens, other logits), "ill"
+               (NaN alone too), "clean"
+    ``steps``  how many tokens the longest has
+    ``opens``  ``step`` of the first difference, counted from 0, or of the last token
+
+    Raises ``InvalidInputError``.
+    """
+    whole("max_new_tokens", max_new_tokens, at_least=1, at_most=MOST_STEPS)
+    if not 1 <= len(prompts) <= MOST_ROWS:
+        limit = f"1 to {MOST_ROWS} of them fit into a picture"
+        raise invalid("prompts", f"{len(prompts)} prompts", limit)
+    result = comparison.compare(
+        lm, prompts, bug, padding_side=padding_side, max_new_tokens=max_new_tokens
+    )
+    rows = [_row(lm, *each) for each in enumerate(result.rows)]
+    first = [row["differs"] for row in rows if row["differs"] is not None]
+    steps = max(len(row[side]) for row in rows for side in ("alone", "batch"))
+    told = bug or WORDS["no_bug"]
+    return {
+        "title": say("title", bug=told, side=WORDS[padding_side]),
+        "opens": {"step": min(first, default=steps - 1), "row": 0},
+        "steps": steps,
+        "rows": rows,
+    }
+
+
+def _row(lm: LanguageModel, number: int, row: RowVerdict) -> dict[str, Any]:
+    errors = [error_class(error) for error in row.errors]
+    return {
+        "name": letter(number),
+        "prompt": row.prompt,
+        "alone": _words(lm, row.alone, row.ends[0], row.differs_at),
+        "batch": _words(lm, row.batch, row.ends[1], row.differs_at),
+        "differs": row.differs_at,
+        "errors": errors,
+        "verdict": _verdict(row.equal, errors),
+    }
+
+
+def _words(
+    lm: LanguageModel, ids: list[int], end: FinishReason, differs_at: int | None
+) -> list[str]:
+    """An answer's tokens; and why there is no more where the other has one."""
+    words = [cells.piece(lm, token) for token in ids]
+    if end == "error" or differs_at == len(ids):
+        words.append(WORDS[f"ended_{end}"])
+    return words
+
+
+def error_class(error: float) -> int:
+    if math.isnan(error):
+        return NAN_ALONE
+    return NAN if math.isinf(error) else bisect_right(BOUNDS, error)
+
+
+def _verdict(equal: bool, errors: list[int]) -> str:
+    if not equal:
+        return "differs"
+    if NAN_ALONE in errors:
+        return "ill"
+    return "lucky" if any(errors) else "clean"
+
+
+# --- in words ---
+
+
+def summary(scene: dict[str, Any]) -> str:
+    """Which rows stay clean and which do not, by name."""
+    told = []
+    for verdict in ("differs", "lucky", "ill", "clean"):
+        rows = [row for row in scene["rows"] if row["verdict"] == verdict]
+        names = WORDS["joined_by"].join(map(_named, rows))
+        told += [say(verdict, rows=names)] if rows else []
+    return " ".join(told)
+
+
+def _named(row: dict[str, Any]) -> str:
+    if row["differs"] is None:
+        return str(row["name"])
+    return say("differs_row", row=row["name"], number=row["differs"] + 1)
+
+
+def text(scene: dict[str, Any]) -> str:
+    """Both answers of each row in plain text, at most 80 columns."""
+    lines = wrap(f"{scene['title']}. {summary(scene)}", 80)
+    for row in scene["rows"]:
+        lines += [
+            "",
+            f"{row['name']}  {comparison.abridged(row['prompt'], 76)}",
+            *_row_lines(row),
+        ]
+    return "\n".join(lines)
+
+
+def _row_lines(row: dict[str, Any]) -> Iterator[str]:
+    heads = [f"   {WORDS[name]}" for name in ("token", "alone", "batch", "error")]
+    steps = max(len(row["alone"]), len(row["batch"]))
+    columns = [
+        [
+            str(step + 1),
+            at(row["alone"], step),
+            at(row["batch"], step),
+            WORDS[f"bar_{row['errors'][step]}"] if step < len(row["errors"]) else "",
+        ]
+        for step in range(steps)
+    ]
+    lines = list(cells.blocks(heads, columns))
+    yield from (line for line in lines if line)
+
+
+def at(words: Sequence[str], step: int) -> str:
+    return words[step] if step < len(words) else ""
+
+
+# --- as a still ---
+
+LABEL, TOP, LINE, BAR = 74, 52, 26, 18
+BAND = 118  # the prompt, both answers, the strip of errors
+
+
+def svg(scene: dict[str, Any]) -> str:
+    """One SVG on its own paper: the whole run, each row's two answers and errors."""
+    rows = scene["rows"]
+    columns = [
+        [at(row[side], step) for row in rows for side in ("alone", "batch")]
+        for step in range(scene["steps"])
+    ]
+    edges = cells.edges(LABEL, columns)
+    bottom = TOP + BAND * len(rows)
+    body = [
+        picture.write(14, 20, summary(scene), look.INK, "start", cells.BOLD),
+        *_numbers(edges),
+        *(part for number in range(len(rows)) for part in _band(scene, number, edges)),
+        *cells.legend(14, bottom + 16, MARKS),
+        picture.write(14, bottom + 38, WORDS["bar_mark"], look.INK, "start"),
+    ]
+    wide = max(len(summary(scene)), len(WORDS["bar_mark"])) * cells.LETTER + 28
+    width = max(edges[-1] + 14, wide, cells.legend_width(MARKS) + 28)
+    hues = [look.hue(number) for number in range(len(rows))]
+    return picture.sheet(width, bottom + 52, scene["title"], body, hues)
+
+
+def _numbers(edges: list[float]) -> Iterator[str]:
+    yield picture.write(LABEL - 10, TOP - 10, WORDS["token"], look.FAINT, "end")
+    for number, (x, end) in enumerate(pairwise(edges), 1):
+        middle = (x + end) / 2
+        yield picture.write(middle, TOP - 10, str(number), look.FAINT, "middle")
+
+
+def _band(scene: dict[str, Any], number: int, edges: list[float]) -> Iterator[str]:
+    """One prompt: what it says alone, in the batch, and the errors below."""
+    row, hue, y = scene["rows"][number], look.hue(number), TOP + BAND * number
+    yield cells.name(14, y, row["name"], hue)
+    yield picture.write(LABEL, y + 15, row["prompt"], look.INK, "start")
+    for line, key in ((45, "alone"), (71, "batch"), (96, "error")):
+        yield picture.write(LABEL - 10, y + line, WORDS[key], look.FAINT, "end")
+    for step, (x, end) in enumerate(pairwise(edges)):
+        yield from _answers(row, step, (x, y + 28, end - x), hue)
+    foot = y + 82 + BAR
+    yield picture.rect(LABEL, foot, edges[-1] - LABEL, 0.6, look.FAINT)
+
+
+def _answers(
+    row: dict[str, Any], step: int, place: tuple[float, float, float], hue: str
+) -> Iterator[str]:
+    """One token of both, and its error."""
+    (x, y, wide), parted = place, row["differs"]
+    for side, top in (("alone", y), ("batch", y + LINE)):
+        word = at(row[side], step)
+        if word:
+            astray = side == "batch" and parted is not None and step >= parted
+            kind = "bare" if astray else "generated"
+            yield cells.cell(x, top, wide, LINE - 3, kind, hue)
+            more = cells.BOLD if word != at(row["alone"], step) else ""
+            yield picture.write(x + wide / 2, top + 15, word, look.INK, "middle", more)
+    if step == parted:
+        yield cells.frame(x, y - 2, wide, 2 * LINE + 1)
+    if step < len(row["errors"]):
+        yield from _error(row["errors"][step], x, y + 54, wide)
+
+
+def _error(error: int, x: float, y: float, wide: float) -> Iterator[str]:
+    """A bar as high as its class, and its bound above or within."""
+    tall = bar_height(error) * BAR
+    fill = f"url(#held-{look.FAINT[1:]})" if error >= NAN else look.FAINT
+    edge = f'stroke="{look.INK}" stroke-width=".8"' if error >= NAN else ""
+    if tall:
+        yield picture.rect(x + 4, y + BAR - tall, wide - 8, tall, fill, edge)
+    words = WORDS[f"bar_{error}"]
+    yield picture.write(x + wide / 2, y + BAR + 11, words, look.INK, "middle", SMALL)
+
+
+def bar_height(error: int) -> float:
+    """A share of the strip: equal steps for powers of ten, all of it for NaN."""
+    return min(error, len(BOUNDS)) / len(BOUNDS)
