@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .widgets.compare_alone import CompareAlone as CompareAlone
     from .widgets.mask_explorer import MaskExplorer as MaskExplorer
     from .widgets.padding_explorer import PaddingExplorer as PaddingExplorer
+    from .widgets.nan_microscope import NaNMicroscope as NaNMicroscope
     from .widgets.slot_player import SlotPlayer as SlotPlayer
 
 __version__ = "0.1.0"
@@ -63,6 +64,7 @@ ROOMS = {
     "SlotLedger": "trace",
     "SlotTrace": "trace",
     "MaskExplorer": "widgets.mask_explorer",
+    "NaNMicroscope": "widgets.nan_microscope",
     "SlotPlayer": "widgets.slot_player",
     "PaddingExplorer": "widgets.padding_explorer",
     "CompareAlone": "widgets.compare_alone",

@@ -33,6 +33,13 @@ export class Instrument {
       "data-lm-suppress-shortcuts": "true" }, this.body);
     this.root.addEventListener("keydown", (event) => this.press(event));
     this.draw(scene);
+    // pictures take their size from the room there is
+    this.sizes = new ResizeObserver(() => {
+      if (this.root.clientWidth === this.wide) return;
+      this.wide = this.root.clientWidth;
+      this.show();
+    });
+    this.sizes.observe(this.root);
   }
 
   // --- for the subclass ---
@@ -67,9 +74,8 @@ export class Instrument {
     this.show();
     setText(this.said, this.sentence());
     clearTimeout(this.speaking);
-    // soon after a step, and not at each of many
-    this.speaking = setTimeout(() => setText(this.spoken, this.sentence()),
-      this.playing ? 2500 : 120);
+    // after the last of several quick steps, not at each
+    this.speaking = setTimeout(() => setText(this.spoken, this.sentence()), 120);
   }
 
   press(event) {
@@ -110,7 +116,7 @@ export class Instrument {
 
   destroy() {
     clearTimeout(this.speaking);
-    clearInterval(this.playing);
+    this.sizes.disconnect();
     this.root.remove();
   }
 }

@@ -175,8 +175,11 @@ def page_data(scene: dict[str, Any]) -> dict[str, Any]:
 @cache
 def script(*names: str) -> str:
     """These instruments as one JavaScript module, without a build step."""
-    files = [*SCRIPTS, *(f"{name.replace('-', '_')}.js" for name in names if name)]
-    return "\n".join(standalone.without_imports(HERE / each) for each in files)
+    shared = [standalone.without_imports(HERE / each) for each in SCRIPTS]
+    files = (f"{name.replace('-', '_')}.js" for name in names if name)
+    # each in a block of its own: two may call a thing by the same name
+    own = [f"{{\n{standalone.without_imports(HERE / each)}\n}}" for each in files]
+    return "\n".join([*shared, *own])
 
 
 @cache

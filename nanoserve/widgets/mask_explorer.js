@@ -22,13 +22,13 @@ class MaskExplorer extends Instrument {
     this.point();
     this.list = node("p.tokens", { "aria-hidden": "true" });
     this.heading = node("p.label");
-    this.legend = node("div");
     this.steps = scene.steps ? stepper(words, scene.steps + 1, (step) => this.step(step)) : null;
     const title = node("p.title", {}, node("b", {}, words.name), " ",
       node("span", {}, scene.title));
     return [title, node("div.row", {}, this.rows, ...this.parts),
+      ...(this.steps ? [node("div.row", {}, this.steps)] : []),
       node("div.sides", {}, this.matrix, node("div.aside", {}, this.buildAnswers(),
-        this.heading, this.list, this.legend)), ...(this.steps ? [this.steps] : [])];
+        this.heading, this.list, this.buildLegend()))];
   }
 
   buildAnswers() {
@@ -74,7 +74,7 @@ class MaskExplorer extends Instrument {
 
   /** To another step: its newest query, or at the prompt the one that was seen last. */
   step(step) {
-    const query = step ? this.scene.width + step - 1 : this.scene.width - 1;
+    const query = step ? this.scene.width + step - 1 : this.row.kinds.lastIndexOf("r");
     this.set({ step, query });
   }
 
@@ -100,7 +100,6 @@ class MaskExplorer extends Instrument {
     this.drawMatrix();
     this.listTokens();
     setText(this.heading, this.say("sees", { query: state.query + 1 }));
-    this.legend.replaceChildren(this.buildLegend());
     const said = this.sentence();
     for (const [key, value] of Object.entries({ label: this.say("query", { row: row.name }),
       valuemax: this.columns, valuenow: state.query + 1, valuetext: said })) {
@@ -115,9 +114,10 @@ class MaskExplorer extends Instrument {
   }
 
   drawMatrix() {
-    const { sheet, row, columns, state } = this;
+    const { sheet, row, columns, state, scene } = this;
+    const widest = scene.width + scene.steps; // so that cells keep their size
     const room = Math.min(620, (this.root.clientWidth || 960) - 36);
-    this.size = Math.max(9, Math.min(24, Math.floor((room - LABEL - 40) / columns)));
+    this.size = Math.max(9, Math.min(24, Math.floor((room - LABEL - 40) / widest)));
     sheet.clear();
     sheet.grid(this.marks, LABEL, HEAD, this.size, row.hue);
     const seen = this.marks[state.query];
@@ -138,18 +138,18 @@ class MaskExplorer extends Instrument {
     const marks = this.marks[this.state.query];
     this.list.replaceChildren(...marks.map((mark, key) => {
       const kind = SEEN.has(mark) ? "ns-seen" : "ns-hidden";
-      const pad = this.row.kinds[key] === "p" ? " ns-pad" : "";
       const wrong = ["leak", "lost", "nan"].includes(mark) ? " ns-wrong" : "";
-      return node("span", { class: kind + pad + wrong, style: `--hue: ${this.row.hue}` },
+      return node("span", { class: kind + wrong, style: `--hue: ${this.row.hue}` },
         this.row.tokens[key]);
     }));
   }
 
   buildLegend() {
-    const used = new Set(this.marks.flat());
-    const marks = Object.values(this.scene.codes).filter((mark) => used.has(mark) && mark);
-    return legend(marks.map((mark) =>
-      [sample(this.look, mark, this.row.hue), this.words[mark]]));
+    const { codes, lines, rows, opens } = this.scene;
+    const met = Object.keys(codes).filter((code) => codes[code] &&
+      lines.some((line) => line.includes(code)));
+    return legend(met.map((code) =>
+      [sample(this.look, codes[code], rows[opens.row].hue), this.words[codes[code]]]));
   }
 
   // --- in words, as mask_explorer.py's sentence ---

@@ -10,14 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import attention, generate, look, padding, picture, pitfalls, recording
+from .. import attention, generate, look, padding, pitfalls, recording
 from ..checkpoint import LanguageModel
-from ..errors import invalid
 from ..generate import Prompt
 from .grid import Sheet
 from .instrument import Instrument
-
-MOST_ROWS, MOST_COLUMNS = 8, 72  # a picture of more is no picture
+from .rectangle import checked_rectangle, grouped, piece, prompt_text
 
 # What stands in a line of the scene, and its mark in grid.MARKS.
 CODES = {
@@ -189,31 +187,6 @@ def scene(
     return {**made, "opens": _opening(made, padding.last_column(mask).tolist())}
 
 
-def checked_rectangle(
-    lm: LanguageModel, prompts: Sequence[Prompt], side: str, room: int = 0
-) -> Tensor:
-    """The true mask, bool [rows, width], of a batch that fits into a picture."""
-    padding.check_side(side)
-    if isinstance(prompts, str) or not isinstance(prompts, Sequence):
-        raise invalid("prompts", prompts, "must be a list of prompts")
-    if not 1 <= len(prompts) <= MOST_ROWS:
-        limit = f"1 to {MOST_ROWS} of them fit into a picture"
-        raise invalid("prompts", f"{len(prompts)} prompts", limit)
-    with pitfalls.unplanted():
-        encoded = [lm.encode(prompt) for prompt in prompts]
-        _, mask = padding.pad_batch(encoded, lm.pad_token_id, side)
-    if mask.shape[1] + room > MOST_COLUMNS:
-        limit = f"prompt and answer may have {MOST_COLUMNS} together in a picture"
-        raise invalid("columns", mask.shape[1] + room, limit)
-    return mask
-
-
-def prompt_text(lm: LanguageModel, prompt: Prompt) -> str:
-    if isinstance(prompt, str):
-        return prompt
-    return str(lm.tokenizer.decode(prompt, skip_special_tokens=False))
-
-
 def _columns(
     lm: LanguageModel, record: recording.Record, mask: Tensor, row: int, made: int
 ) -> dict[str, Any]:
@@ -228,11 +201,6 @@ def _columns(
     kinds += ["g" if step < made else "e" for step in range(1, len(new) + 1)]
     tokens = [piece(lm, token) for token in [*prompt, *new]]
     return {"tokens": tokens, "kinds": "".join(kinds)}
-
-
-def piece(lm: LanguageModel, token: int) -> str:
-    """A token as a picture writes it, special tokens too."""
-    return picture.piece(lm.tokenizer.decode([token], skip_special_tokens=False))
 
 
 def _matrices(
@@ -326,17 +294,6 @@ def sentence(scene: dict[str, Any], state: dict[str, Any]) -> str:
         shown=WORDS[f"shown_{state['shown']}"],
         **told,
     )
-
-
-def grouped(tokens: list[str]) -> str:
-    """Words in a row, equal neighbours counted: "3 x <pad>, count, from"."""
-    groups: list[tuple[str, int]] = []
-    for token in tokens:
-        if groups and groups[-1][0] == token:
-            groups[-1] = token, groups[-1][1] + 1
-        else:
-            groups.append((token, 1))
-    return ", ".join(f"{n} × {token}" if n > 1 else token for token, n in groups)
 
 
 SIGNS = {"s": "#", "i": "#", "l": ".", "p": "-", "x": "!", "o": "?", "n": "N", " ": " "}

@@ -1,0 +1,55 @@
+"""A padded batch that fits into a picture: checked, and put into words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from .. import padding, picture, pitfalls
+from ..checkpoint import LanguageModel
+from ..errors import invalid
+from ..generate import Prompt
+
+MOST_ROWS, MOST_COLUMNS = 8, 72  # a picture of more is no picture
+
+
+def checked_rectangle(
+    lm: LanguageModel, prompts: Sequence[Prompt], side: str, room: int = 0
+) -> Tensor:
+    """The true mask, bool [rows, width], of a batch that fits into a picture."""
+    padding.check_side(side)
+    if isinstance(prompts, str) or not isinstance(prompts, Sequence):
+        raise invalid("prompts", prompts, "must be a list of prompts")
+    if not 1 <= len(prompts) <= MOST_ROWS:
+        limit = f"1 to {MOST_ROWS} of them fit into a picture"
+        raise invalid("prompts", f"{len(prompts)} prompts", limit)
+    with pitfalls.unplanted():
+        encoded = [lm.encode(prompt) for prompt in prompts]
+        _, mask = padding.pad_batch(encoded, lm.pad_token_id, side)
+    if mask.shape[1] + room > MOST_COLUMNS:
+        limit = f"prompt and answer may have {MOST_COLUMNS} together in a picture"
+        raise invalid("columns", mask.shape[1] + room, limit)
+    return mask
+
+
+def prompt_text(lm: LanguageModel, prompt: Prompt) -> str:
+    if isinstance(prompt, str):
+        return prompt
+    return str(lm.tokenizer.decode(prompt, skip_special_tokens=False))
+
+
+def piece(lm: LanguageModel, token: int) -> str:
+    """A token as a picture writes it, special tokens too."""
+    return picture.piece(lm.tokenizer.decode([token], skip_special_tokens=False))
+
+
+def grouped(tokens: list[str]) -> str:
+    """Words in a row, equal neighbours counted: "3 x <pad>, count, from"."""
+    groups: list[tuple[str, int]] = []
+    for token in tokens:
+        if groups and groups[-1][0] == token:
+            groups[-1] = token, groups[-1][1] + 1
+        else:
+            groups.append((token, 1))
+    return ", ".join(f"{n} × {token}" if n > 1 else token for token, n in groups)
