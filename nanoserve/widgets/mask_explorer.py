@@ -245,18 +245,21 @@ def _as_it_ran(
 
 
 def _opening(scene: dict[str, Any], last: list[int]) -> dict[str, Any]:
-    """Where it first matters: a real token's query that is wrong; else the query of
-    the row with most pads that chooses its first token."""
-    rows = scene["rows"]
-    order = sorted(range(len(rows)), key=lambda row: rows[row]["same"])
-    for row in order:
-        for query, line in enumerate(rows[row]["matrix"]["both"]):
-            wrong = set(scene["lines"][line]) & set("xon")
-            if wrong and rows[row]["kinds"][query] != "p":
-                # of a prompt its last token: that is who chooses the next
-                at = last[row] if query < scene["width"] else query
-                step = max(0, query - scene["width"] + 1)
-                return {"row": row, "query": at, "step": step, "shown": "both"}
+    """Where it first matters: a real token's query that is wrong, of the prompt
+    preferably the one that chooses the next token; else that of the row with most
+    pads."""
+    rows, width = scene["rows"], scene["width"]
+    for row in sorted(range(len(rows)), key=lambda row: rows[row]["same"]):
+        wrong = [
+            query
+            for query, line in enumerate(rows[row]["matrix"]["both"])
+            if set(scene["lines"][line]) & set("xon")
+            and rows[row]["kinds"][query] != "p"
+        ]
+        if wrong:
+            query = last[row] if last[row] in wrong else wrong[0]
+            step = max(0, query - width + 1)
+            return {"row": row, "query": query, "step": step, "shown": "both"}
     row = max(range(len(rows)), key=lambda row: rows[row]["kinds"].count("p"))
     return {"row": row, "query": last[row], "step": 0, "shown": "both"}
 
