@@ -237,7 +237,7 @@ def text(scene: dict[str, Any]) -> str:
     *columns, following = _columns(scene)
     tail = say("nexts", positions=", ".join(following[4::4]))
     return "\n".join(
-        [*wrap(summary(scene), 80), *cells.blocks(heads, columns), "", tail]
+        [*wrap(summary(scene), 80), *cells.blocks(heads, columns), "", *wrap(tail, 80)]
     )
 
 
