@@ -152,11 +152,11 @@ def status_of(outcome: Outcome) -> Status:
 
 def recognised(exercise: Exercise, outcomes: list[Outcome]) -> str:
     """The planted mistake that answers every case as this attempt does, or ""."""
-    cases = exercise.cases()
+    pairs = list(zip(exercise.cases(), outcomes, strict=False))
     for name, functions in exercise.mistakes.items():
         for function in functions:
-            planted = trial.run_all(function, cases)
-            if len(planted) == len(outcomes) and all(map(agree, planted, outcomes)):
+            # one case at a time: most of them part at the first
+            if all(agree(trial.run(function, given), got) for given, got in pairs):
                 return name
     return ""
 
