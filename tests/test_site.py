@@ -13,8 +13,10 @@ pytest.importorskip("nbconvert")
 from nanoserve.course import lab, notebooks, panels, site
 from nanoserve.course.lessons import all_lessons
 from nanoserve.course.words import WORDS
+from nanoserve.widgets import instrument
 from nanoserve.widgets.slot_player import TRACE_TYPE
 
+INSTRUMENT = re.compile(r"vnd\.nanoserve\.(?:" + "|".join(instrument.NAMES) + ")")
 LOADED = re.compile(r"""(?:src|href)=["'](?!data:|#)([^"']+)|url\(["']?(?!#|data:)""")
 
 
@@ -47,11 +49,13 @@ def test_each_stored_trace_becomes_a_player_with_its_picture_beside_it(pages):
         page = pages[path.with_suffix(".html").name]
         stored = path.read_text("utf-8").count(TRACE_TYPE)
         assert page.count('<div class="player"') == stored
-        assert page.count("<noscript><img") == stored
+        instruments = len(INSTRUMENT.findall(path.read_text("utf-8")))
+        assert page.count("<div data-instrument=") == instruments
+        assert page.count("<noscript><img") == stored + instruments
         inside = re.compile(r"<script[^>]+application/json[^>]*>(.*?)</script>", re.S)
-        data = inside.findall(page)
-        assert all(json.loads(each)["traces"] for each in data)
-        assert len(data) == stored
+        data = [json.loads(each) for each in inside.findall(page)]
+        assert len(data) == stored + instruments
+        assert sum("traces" in each for each in data) == stored
 
 
 def test_a_question_is_followed_by_its_answer_and_no_check(pages):

@@ -125,6 +125,18 @@ TERMS = (
         "need read them again.",
     ),
     Term(
+        "key",
+        "04",
+        "In attention, the vector by which a token is found; with its value it is kept "
+        "in the KV cache.",
+    ),
+    Term(
+        "logits",
+        "03",
+        "The scores of all words of the vocabulary, from which the next token is "
+        "chosen. Two runs that agree in them agree in everything.",
+    ),
+    Term(
         "mask",
         "00",
         "Which tokens may look at which. It hides the pads from everybody, and what "
@@ -138,10 +150,29 @@ TERMS = (
         "longest, and it is computed like any other.",
     ),
     Term(
+        "pad share",
+        "02",
+        "The share of a padded rectangle that is pads.",
+        "padding overhead, padding waste",
+    ),
+    Term(
+        "padding side",
+        "02",
+        'Where the pads go: before the prompt ("left") or behind it ("right").',
+        "`padding_side` of a tokenizer in transformers",
+    ),
+    Term(
         "pass",
         "00",
         "One run of the model over all rows of a batch.",
         "an iteration (Orca), a step (vLLM), a forward pass",
+    ),
+    Term(
+        "position",
+        "03",
+        "A token's place in its own text, from 0. Pads do not count, and the column in "
+        "the batch is another thing.",
+        "`position_ids` in transformers",
     ),
     Term(
         "prefill",
@@ -151,9 +182,21 @@ TERMS = (
         "prompt phase, context phase",
     ),
     Term(
+        "query",
+        "04",
+        "In attention, the vector with which a token asks; it is compared with the "
+        "keys of the tokens it may see.",
+    ),
+    Term(
         "ragged completion",
         "07",
         "The answers of a batch end at different times. The last sets the pace.",
+    ),
+    Term(
+        "RoPE",
+        "03",
+        "Rotary position embedding: queries and keys are turned by an angle that grows "
+        "with the position, so that attention sees distances.",
     ),
     Term(
         "row",
