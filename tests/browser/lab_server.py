@@ -17,7 +17,7 @@ from nanoserve.course import lab
 ROOT = Path(__file__).parents[2]
 # The line below the notebook. Its other sign, a circle, says "idle" already while
 # there is no kernel; cells run then lose their outputs, and nothing runs.
-READY = 'text="Python 3 (ipykernel) | Idle"'
+READY = '#jp-main-statusbar >> text="Python 3 (ipykernel) | Idle"'
 
 
 @contextmanager
