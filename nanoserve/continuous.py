@@ -174,9 +174,9 @@ class ContinuousBatchEngine(engine.Engine):
         for stint in self.plan():
             row = stint.row
             while row in self.running and not self.cache.reserve(row.slot, stint.end):
-                self._preempt(self.running[-1])
+                self.preempt(self.running[-1])
 
-    def _preempt(self, row: Sequence) -> None:
+    def preempt(self, row: Sequence) -> None:
         """Back to the queue, before all who came later. What it has said stays said,
         and its generator stands where it stood."""
         if self.preemption == "swap" and row.kv_length:

@@ -108,6 +108,7 @@ class Engine(admission.Queue[Sequence]):
             self._release([sequence])
         sequence.finish_reason = "abort"
         self._end(sequence)
+        self.leave()
         self._aborts.append(StepOutput(request_id, [], True, "abort"))
         return True
 
@@ -122,7 +123,6 @@ class Engine(admission.Queue[Sequence]):
     @torch.inference_mode()
     def step(self) -> list[StepOutput]:
         """Run at most one pass; return what it gave to whom."""
-        self.leave()  # an abort may have ended a batch since the last pass
         self.skip_idle_time()
         self._note_arrivals()
         self._seat(self.admit())

@@ -32,7 +32,6 @@ def serve(
         for sequence in engine.live():
             if sequence not in spared:
                 engine.abort(sequence.request_id)
-        engine.leave()
         raise
     return {each.request_id: each.result(engine.lm) for each in sequences}
 

@@ -64,3 +64,20 @@ def mixed(arrivals: int = 0, most: int = 6) -> st.SearchStrategy[list[Request]]:
 
 # A model may name several ids that end an answer
 EOS_SETS = st.frozensets(TOKENS, max_size=3).map(lambda more: more | {tiny.EOS})
+
+
+@st.composite
+def continuous(draw: Any) -> dict[str, Any]:
+    """Options of a continuous engine, with few blocks more than one request needs."""
+    size = draw(st.sampled_from([1, 2, 3, 5, 16]))
+    longest = 24 + 9 - 1  # PROMPTS and LIMITS; the last token is not fed
+    return {
+        "max_num_seqs": draw(st.integers(1, 4)),
+        "max_num_batched_tokens": draw(st.sampled_from([4, 5, 9, 33, 2048])),
+        "kv_blocks": -(-longest // size) + draw(st.integers(0, 3)),
+        "block_size": size,
+        "preemption": draw(st.sampled_from(["recompute", "swap"])),
+    }
+
+
+CONTINUOUS = continuous()

@@ -19,6 +19,7 @@ from hypothesis import given, note
 from hypothesis import strategies as st
 
 from nanoserve import (
+    ContinuousBatchEngine,
     InvalidInputError,
     Request,
     SamplingParams,
@@ -45,30 +46,48 @@ def test_each_row_of_a_rectangle_equals_its_prompt_alone(lm, requests, eos):
     seats=st.integers(1, 4),
     side=draws.SIDES,
     eos=draws.EOS_SETS,
+    options=draws.CONTINUOUS,
 )
 def test_each_answer_of_an_engine_equals_its_prompt_alone(
-    lm, requests, seats, side, eos
+    lm, requests, seats, side, eos, options
 ):
     lm = dataclasses.replace(lm, eos_token_ids=eos)
     static = laws.by_static(side, seats)
     sequential = laws.by_engine(SequentialEngine)
+    continuous = laws.by_engine(lambda lm: ContinuousBatchEngine(lm, **options))
+    ways = {"static": static, "sequential": sequential, "continuous": continuous}
     with laws.attention_watched():
-        laws.hold(lm, requests, {"static": static, "sequential": sequential})
+        laws.hold(lm, requests, ways)
 
 
 @draws.examples(0.5)
-@given(first=draws.mixed(), second=draws.mixed(), seats=st.integers(1, 3))
-def test_an_engine_that_has_served_before_answers_the_same(lm, first, second, seats):
-    engine = StaticBatchEngine(lm, seats)
-    serve(engine, first)
-    laws.hold(lm, second, {"again": laws.by_engine(lambda _: engine)})
+@given(
+    first=draws.mixed(),
+    second=draws.mixed(),
+    seats=st.integers(1, 3),
+    options=draws.CONTINUOUS,
+)
+def test_an_engine_that_has_served_before_answers_the_same(
+    lm, first, second, seats, options
+):
+    for engine in StaticBatchEngine(lm, seats), ContinuousBatchEngine(lm, **options):
+        serve(engine, first)
+        again = laws.by_engine(lambda _, engine=engine: engine)
+        laws.hold(lm, second, {engine.name: again})
 
 
 @draws.examples(0.5)
-@given(requests=draws.mixed(), seats=st.integers(1, 4), data=st.data())
-def test_the_order_of_the_queue_changes_no_answer(lm, requests, seats, data):
+@given(
+    requests=draws.mixed(),
+    seats=st.integers(1, 4),
+    options=draws.CONTINUOUS,
+    data=st.data(),
+)
+def test_the_order_of_the_queue_changes_no_answer(lm, requests, seats, options, data):
     shuffled = data.draw(st.permutations(requests))
-    laws.hold(lm, shuffled, {"shuffled": laws.by_static("left", seats)})
+    continuous = laws.by_engine(lambda lm: ContinuousBatchEngine(lm, **options))
+    ways = {"static": laws.by_static("left", seats), "continuous": continuous}
+    laws.hold(lm, shuffled, ways)
 
 
 # --- Law 1 to the bit: only a neighbour's content changes, no shape ---
