@@ -12,7 +12,7 @@ from html import escape
 from typing import Any
 from unicodedata import category
 
-from . import look
+from . import look, miniature
 from .trace import Run, SlotLedger, SlotTrace
 
 # --- as text ---
@@ -133,7 +133,7 @@ def _cells(trace: SlotTrace) -> dict[tuple[int, int], str]:
     made = _tokens_made(trace)
     cells = {}
     for run in trace.runs:
-        name = _plain(trace.requests[run.request].request_id)[:8]
+        name = plain(trace.requests[run.request].request_id)[:8]
         for number in range(run.start, run.end):
             token = made.get((run.request, number), "")[:8]
             cells[run.slot, number] = {
@@ -149,7 +149,7 @@ def _run_lines(trace: SlotTrace) -> list[str]:
     for slot in range(trace.max_num_seqs):
         runs = [run for run in trace.runs if run.slot == slot]
         told = [
-            f"{_plain(trace.requests[run.request].request_id)} {run.state} {_span(run)}"
+            f"{plain(trace.requests[run.request].request_id)} {run.state} {_span(run)}"
             for run in runs
         ]
         lines += _wrap(f"slot {slot}: ", told or ["idle"])
@@ -175,7 +175,7 @@ def _request_lines(trace: SlotTrace, most: int = 16) -> list[str]:
     for record in list(trace.requests.values())[:most]:
         end = record.finish_reason or "not ended"
         lines.append(
-            f"{_plain(record.request_id)}: {record.prompt_tokens} in, "
+            f"{plain(record.request_id)}: {record.prompt_tokens} in, "
             f"{len(record.token_ids)} of at most {record.max_tokens} out, {end}"
         )
     more = len(trace.requests) - most
@@ -190,10 +190,10 @@ def _tokens_made(trace: SlotTrace) -> dict[tuple[int, int], str]:
 
 def piece(words: str) -> str:
     """A token's text as a picture writes it: never empty, never two lines."""
-    return _plain(words.replace("\n", "\\n").strip()) or "' '"
+    return plain(words.replace("\n", "\\n").strip()) or "' '"
 
 
-def _plain(words: str, most: int = 40) -> str:
+def plain(words: str, most: int = 40) -> str:
     """Words that fit in a line and in XML, which has no room for control characters."""
     if len(words) > most:
         words = words[: most - 1] + "…"
@@ -224,6 +224,7 @@ def mime_bundle(trace: SlotTrace) -> dict[str, Any]:
 # --- as a picture ---
 
 LEFT, TOP, ROW, WIDEST = 64, 34, 32, 848
+HALO = 'font-weight="bold" stroke="#fff" stroke-width="3" paint-order="stroke"'
 
 
 def svg(trace: SlotTrace) -> str:
@@ -236,12 +237,11 @@ def svg(trace: SlotTrace) -> str:
         f"{trace.engine}, {trace.max_num_seqs} slots, {trace.passes} passes: "
         f"{trace.ledger().empty_seats} empty seats"
     )
+    cells = miniature.body if column < 1 else _cells_drawn
     body = [
         *_axis(trace, column),
         *_seats(trace, grid),
-        *(part for run in trace.runs for part in _run(run, column)),
-        *_tokens(trace, column),
-        *_names(trace, column),
+        *cells(trace, column),
         _legend(height - 16),
     ]
     hues = [look.hue(run.request) for run in trace.runs]
@@ -291,7 +291,7 @@ def _axis(trace: SlotTrace, column: float) -> Iterator[str]:
             x = LEFT + column * (number + 0.5)
             yield write(x, TOP - 10, str(number + 1), look.FAINT, "middle")
     for slot in range(trace.max_num_seqs):
-        yield write(LEFT - 10, _y(slot) + 18, f"slot {slot}", look.INK, "end")
+        yield write(LEFT - 10, row_y(slot) + 18, f"slot {slot}", look.INK, "end")
 
 
 def _strides() -> Iterator[int]:
@@ -305,12 +305,19 @@ def _seats(trace: SlotTrace, width: float) -> Iterator[str]:
     """An outline for each slot: what stays empty of it is idle."""
     edge = f'stroke="{look.FAINT}" stroke-width=".8" stroke-dasharray="3 3"'
     for slot in range(trace.max_num_seqs):
-        yield rect(LEFT, _y(slot), width, ROW - 6, "none", edge)
+        yield rect(LEFT, row_y(slot), width, ROW - 6, "none", edge)
+
+
+def _cells_drawn(trace: SlotTrace, column: float) -> Iterator[str]:
+    for run in trace.runs:
+        yield from _run(run, column)
+    yield from _tokens(trace, column)
+    yield from _names(trace, column)
 
 
 def _run(run: Run, column: float) -> Iterator[str]:
     hue = look.hue(run.request)
-    x, y, height = LEFT + column * run.start, _y(run.slot), ROW - 6
+    x, y, height = LEFT + column * run.start, row_y(run.slot), ROW - 6
     width = column * run.passes
     edge = f'stroke="{hue}" stroke-width=".8"'
     if run.state == "finished":
@@ -336,22 +343,21 @@ def _tokens(trace: SlotTrace, column: float) -> Iterator[str]:
             if run.state == "decode":
                 token = short(made.get((run.request, number), ""), column - 3)
                 x = LEFT + column * (number + 0.5)
-                yield write(x, _y(run.slot) + 17, token, look.INK, "middle")
+                yield write(x, row_y(run.slot) + 17, token, look.INK, "middle")
 
 
 def _names(trace: SlotTrace, column: float) -> Iterator[str]:
     """Whose slot it is, at the start of each tenancy, if that is wide enough."""
-    halo = 'font-weight="bold" stroke="#fff" stroke-width="3" paint-order="stroke"'
-    for first, end in _tenancies(trace):
+    for first, end in tenancies(trace):
         room = column * (end - first.start) - 6
         if room >= 7:
-            name = _plain(trace.requests[first.request].request_id)
+            name = plain(trace.requests[first.request].request_id)
             name = short(name, min(room, 200))
-            x, y = LEFT + column * first.start + 5, _y(first.slot) + 17
-            yield write(x, y, name, look.INK, "start", halo)
+            x, y = LEFT + column * first.start + 5, row_y(first.slot) + 17
+            yield write(x, y, name, look.INK, "start", HALO)
 
 
-def _tenancies(trace: SlotTrace) -> Iterator[tuple[Run, int]]:
+def tenancies(trace: SlotTrace) -> Iterator[tuple[Run, int]]:
     """(first run, end) for each stretch of one request in one slot.
 
     Where single cells can be read, the name belongs to the first cell alone.
@@ -382,7 +388,7 @@ def _legend(y: float) -> str:
     return "".join(parts)
 
 
-def _y(slot: int) -> int:
+def row_y(slot: int) -> int:
     return TOP + ROW * slot
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import time
 from xml.etree import ElementTree
 
@@ -10,6 +11,7 @@ import pytest
 import strategies as draws
 from hypothesis import given
 from hypothesis import strategies as st
+from player_traces import random_trace, scheduled
 from simulator import Job
 from traces import ABC, run, synthetic
 
@@ -18,6 +20,7 @@ from nanoserve import (
     SamplingParams,
     SlotTrace,
     StaticBatchEngine,
+    look,
     picture,
     serve,
 )
@@ -193,6 +196,79 @@ def test_a_notebook_shows_the_picture_as_an_image_and_the_steps_as_text(llama):
     data = image.get("src").removeprefix("data:image/svg+xml;base64,")
     assert base64.b64decode(data).decode() == trace.svg()
     assert details.find("pre").text == trace.text()
+
+
+# --- of very long traces ---
+
+BOX = re.compile(r"M(\d+) (\d+)h(\d+)v26h-(\d+)z")
+LONG = {
+    "static": scheduled([1 + 17 * i % 60 for i in range(300)], 8),
+    "continuous": scheduled([1 + 37 * i % 90 for i in range(900)], 8, continuous=True),
+    "anything": random_trace(7, passes=1500, slots=5),
+}
+
+
+def pixels(svg):
+    """(slot, pixel) -> (colour, state), as the paths of a miniature paint them."""
+    painted = {}
+    for path in ElementTree.fromstring(svg).iter(f"{SVG}path"):
+        if "v26" not in path.get("d"):
+            continue  # of a pattern
+        fill, hue = path.get("fill"), path.get("stroke")
+        state = "finished" if fill.startswith("url") else "prefill"
+        state = "decode" if path.get("fill-opacity") else state
+        for x, y, wide, back in BOX.findall(path.get("d")):
+            assert wide == back
+            for pixel in range(int(x) - 64, int(x) - 64 + int(wide)):
+                assert painted.setdefault((int(y) - 34, pixel), (hue, state)) == (
+                    hue,
+                    state,
+                )
+    return {(y // 32, x): look_ for (y, x), look_ in painted.items()}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_each_pixel_of_a_long_trace_shows_what_was_done_in_its_middle(name):
+    trace = LONG[name]
+    column, shown = 848 / trace.passes, {}
+    assert column < 1
+    for each in trace.runs:
+        for pixel in range(848):
+            if each.start <= (pixel + 0.5) / column < each.end:
+                shown[each.slot, pixel] = (
+                    look.hue(each.request),
+                    each.state == "finished",
+                )
+    drawn = pixels(trace.svg())
+    assert {key: (hue, state == "finished") for key, (hue, state) in drawn.items()} == (
+        shown
+    )
+    if name != "anything":  # every prompt is read in less than a pixel
+        assert {state for _, state in drawn.values()} <= {"decode", "finished"}
+
+
+def test_a_prompt_read_in_many_passes_is_seen_in_a_long_trace():
+    trace = SlotTrace("chunked", 1, 4096)
+    index = trace.add("A", 2000, 9, 0)
+    for number in range(1000):
+        last = int(number == 999)
+        trace.record([Cell(0, index, "prefill", 2, 0, last, 2 * number + 2)])
+    seen = set(pixels(trace.svg()).values())
+    assert seen == {(look.hue(index), "prefill")}
+
+
+def test_a_long_trace_makes_no_large_picture():
+    busy = scheduled([1 + 17 * i % 60 for i in range(64 * 34)], 64, capacity=128)
+    assert busy.passes > 1900
+    assert busy.svg() == busy.svg()
+    assert len(busy.svg()) < 220_000  # every box on its own took 1,490,000
+
+
+def test_names_in_a_long_trace_are_whole_or_left_out():
+    names = words_of(LONG["continuous"].svg())
+    own = {record.request_id for record in LONG["continuous"].requests.values()}
+    assert not [word for word in names if word and "…" in word]
+    assert len(own & set(names)) > 20
 
 
 @pytest.mark.parametrize("make", [SlotTrace.text, SlotTrace.svg, SlotTrace.to_dict])
