@@ -137,6 +137,7 @@ class CompareAlone extends Instrument {
   // --- state ---
 
   keys() {
+    if (document.activeElement.closest("details")) return {}; // the table scrolls
     const { step, row } = this.state;
     const to = (number) => () => this.set({ row: this.within(number, this.scene.rows.length) });
     return { ArrowRight: () => this.go(step + 1), ArrowLeft: () => this.go(step - 1),

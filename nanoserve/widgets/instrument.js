@@ -98,6 +98,8 @@ export class Instrument {
     this.field.value = scene.prompts.join("\n");
     this.field.disabled = !this.live;
     this.problem = node("p.problem", { role: "alert" });
+    // a notebook that hears of Enter takes the new line away
+    this.field.addEventListener("keydown", (event) => event.stopPropagation());
     let wait;
     this.field.addEventListener("input", () => {
       this.field.rows = Math.max(2, this.field.value.split("\n").length);
