@@ -101,6 +101,13 @@ TERMS = (
         "static batch its row is still computed.",
     ),
     Term(
+        "finite floor",
+        "05",
+        "The lowest finite number of a dtype, as the score of a key that is hidden: its "
+        "weight is 0, and a row of nothing else is no NaN.",
+        "`torch.finfo(dtype).min`",
+    ),
+    Term(
         "goodput",
         "13",
         "Requests per second of which every latency limit was kept. The largest batch "
@@ -142,6 +149,24 @@ TERMS = (
         "Which tokens may look at which. It hides the pads from everybody, and what "
         "comes later from what comes before.",
         "keep mask here; attention mask in transformers",
+    ),
+    Term(
+        "mutant",
+        "06",
+        "A program with one bug put in on purpose. A test that does not fail on it "
+        "would not have seen that bug; one that does is said to kill it.",
+    ),
+    Term(
+        "NaN",
+        "05",
+        "Not a number: what 0 / 0 gives, and whatever is computed with it. 0 times NaN "
+        "is NaN, so a weight of 0 does not hide one.",
+    ),
+    Term(
+        "near-tie",
+        "06",
+        "The two best logits lie so close that rounding decides. Another batch size may "
+        "then choose another token, with nothing wrong.",
     ),
     Term(
         "pad",
@@ -202,6 +227,11 @@ TERMS = (
         "row",
         "00",
         "A line of the tensor of one pass: what is computed for one request.",
+    ),
+    Term(
+        "scrub",
+        "05",
+        "To write zeros over the keys and values that a tenant leaves in its slot.",
     ),
     Term(
         "slot",
