@@ -38,10 +38,14 @@ class Queue(Generic[M]):
         """Who comes back (it lost its seat) stands before all who came later."""
         insort(self.waiting, member, key=lambda each: (each.arrival, each.index))
 
-    def arrived(self) -> list[M]:
-        """Who waits and has arrived by now, in order of arrival."""
-        late = bisect_right(self.waiting, self.clock, key=lambda each: each.arrival)
-        return self.waiting[:late]
+    @property
+    def free_seats(self) -> int:
+        return self.max_num_seqs - len(self.running)
+
+    def arrived(self, most: int | None = None) -> list[M]:
+        """Who waits and has arrived by now, in order of arrival; the first ``most``."""
+        here = bisect_right(self.waiting, self.clock, key=lambda each: each.arrival)
+        return self.waiting[: here if most is None else min(here, most)]
 
     def skip_idle_time(self) -> None:
         """With nobody seated, let the clock jump to the next arrival."""
@@ -67,7 +71,7 @@ class Static:
     """
 
     def joins(self, queue: Queue[M]) -> list[M]:
-        return [] if queue.running else queue.arrived()[: queue.max_num_seqs]
+        return [] if queue.running else queue.arrived(queue.free_seats)
 
     def leaves(self, queue: Queue[M]) -> list[M]:
         over = all(member.finished for member in queue.running)
@@ -82,7 +86,7 @@ class Continuous:
     """
 
     def joins(self, queue: Queue[M]) -> list[M]:
-        return queue.arrived()[: queue.max_num_seqs - len(queue.running)]
+        return queue.arrived(queue.free_seats)
 
     def leaves(self, queue: Queue[M]) -> list[M]:
         return [member for member in queue.running if member.finished]

@@ -1,4 +1,4 @@
-"""The `nanoserve` command: doctor, fetch, demo, generate.
+"""The `nanoserve` command: doctor, fetch, demo, generate, replay.
 
 Every command imports what it needs when it runs, so that `--help` does not wait for
 torch. Bad input ends in one line on stderr and exit code 2, Ctrl-C in 130.
@@ -49,7 +49,7 @@ def build_app() -> Any:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(about)
-    for command in (doctor, demo, generate, fetch):
+    for command in (doctor, demo, generate, replay, fetch):
         app.command()(in_one_line(command))
     return app
 
@@ -212,6 +212,63 @@ def generate(
     results = nanoserve.generate_batch(lm, asked, padding_side=padding_side, **sampling)
     show = show_json if as_json else show_text
     show(prompts, results)
+
+
+def replay(
+    file: Annotated[
+        Path,
+        typer.Argument(help="A CSV of TIMESTAMP,ContextTokens,GeneratedTokens."),
+    ],
+    max_num_seqs: Annotated[
+        str, typer.Option(help="How many slots: numbers, with commas between.")
+    ] = "1,2,4,8,16,32,64",
+    order: Annotated[
+        str, typer.Option(help="arrival; or sorted by prompt or by output.")
+    ] = "arrival",
+    window: Annotated[
+        int, typer.Option(help="Requests that are sorted together.")
+    ] = 256,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the rows there; - is stdout.")
+    ] = None,
+) -> None:
+    """What a trace of real traffic costs in passes, static against continuous.
+
+    nanoserve replay azure-llm-2023-code.csv --max-num-seqs 8,32 --order prompt
+
+    All requests wait from the beginning, timestamps are ignored, and no model runs:
+    passes and empty seats are counted, exactly, by the engines' own rules.
+    """
+    from . import replay as room
+    from . import traffic
+
+    slots = whole_numbers("max_num_seqs", max_num_seqs)
+    trace = room.ordered(traffic.read_trace(file), order, window)
+    rows = room.bills(trace, slots)
+    if str(json_file) != "-":
+        typer.echo(room.text(rows))
+    if json_file is not None:
+        write(json_file, json.dumps(rows, indent=2) + "\n")
+
+
+# -- what `replay` is made of ----------------------------------------------------
+
+
+def whole_numbers(name: str, text: str) -> list[int]:
+    """ "1,2,4" as numbers; each is checked where it is used."""
+    from .errors import invalid
+
+    try:
+        return [int(each) for each in text.split(",")]
+    except ValueError:
+        raise invalid(name, text, "must be numbers like 1,2,4") from None
+
+
+def write(file: Path, text: str) -> None:
+    if str(file) == "-":
+        typer.echo(text, nl=False)
+    else:
+        file.write_text(text, "utf-8")
 
 
 # -- what `generate` is made of --------------------------------------------------

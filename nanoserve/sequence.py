@@ -37,8 +37,7 @@ class Sequence:
     finish_reason: FinishReason | None = None
     arrived_at: float | None = None
     started_at: float | None = None
-    first_token_at: float | None = None
-    last_token_at: float | None = None
+    token_times: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.generator: torch.Generator | None = sampling.generator_for(self.request)
@@ -74,9 +73,7 @@ class Sequence:
         return (self.token_ids or self.prompt)[-1]
 
     def append(self, token: int) -> None:
-        now = time.perf_counter()
-        self.first_token_at = self.first_token_at or now
-        self.last_token_at = now
+        self.token_times.append(time.perf_counter())
         self.token_ids.append(token)
 
     def result(
@@ -86,8 +83,8 @@ class Sequence:
         count = len(self.token_ids)
         arrived = self.arrived_at or time.perf_counter()
         started = self.started_at or arrived
-        first = self.first_token_at or started
-        last = self.last_token_at or first
+        times = self.token_times or [started]
+        first, last = times[0], times[-1]
         assert self.finish_reason is not None
         return GenerationResult(
             prompt=self.prompt if prompt is None else prompt,

@@ -40,7 +40,7 @@ def test_version():
     assert run("--version").stdout == f"nanoserve {nanoserve.__version__}\n"
 
 
-@pytest.mark.parametrize("command", ["doctor", "demo", "generate", "fetch"])
+@pytest.mark.parametrize("command", ["doctor", "demo", "generate", "replay", "fetch"])
 def test_every_command_explains_itself(command):
     assert command in run("--help").stdout
     result = run(command, "--help")

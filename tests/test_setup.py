@@ -101,11 +101,12 @@ def test_each_dependency_says_why_it_is_there():
         assert "# " in line, line
 
 
-def test_the_wheel_carries_both_canaries():
+def test_the_wheel_carries_the_canaries_and_the_traffic():
     wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
     for source, target in wheel["force-include"].items():
         assert target == f"nanoserve/{source}"
-    assert set(wheel["force-include"]) == {"data/canary", "data/canary-rope"}
+    data = {"data/canary", "data/canary-rope", "data/traffic"}
+    assert set(wheel["force-include"]) == data
 
 
 def test_the_script_starts_main():
