@@ -77,6 +77,7 @@ def execute(notebook: NotebookNode, folder: Path) -> NotebookNode:
             resources={"metadata": {"path": str(folder)}},
             record_timing=False,
             store_widget_state=False,
+            coalesce_streams=True,  # or a busy machine cuts what is printed in pieces
         )
         # nobody's progress in the exercises may show in what is stored
         progress_file = str(Path(progress) / "progress.json")
