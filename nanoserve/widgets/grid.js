@@ -2,7 +2,8 @@
 // The marks come from Python (grid.py): one table for stills and for pages.
 
 const SVG = "http://www.w3.org/2000/svg";
-const COLOURS = { ink: "var(--ns-ink)", paper: "var(--ns-paper)", quiet: "var(--ns-quiet)" };
+const COLOURS = { ink: "var(--ns-ink)", paper: "var(--ns-paper)", quiet: "var(--ns-quiet)",
+  tint: "calc(var(--ns-tint) * 1.8)" };
 let sheets = 0;
 
 /** An SVG element with attributes and children, or words. */

@@ -29,7 +29,7 @@ MARKS = {
     "lost": '<rect x=".1" y=".1" width=".8" height=".8" style="{dashed}"/>'
     '<path d="M.3 .5H.7" style="{thick}"/>',
     # what a number is
-    "finite": BOX % ("hue", ";opacity:.4"),
+    "finite": BOX % ("hue", ";opacity:{tint}"),
     "zero": '<circle cx=".5" cy=".5" r=".09" style="fill:{quiet}"/>',
     "lowest": '<path d="M.2 .78H.8" style="{line}"/>',
     "minus-inf": '<path d="M.25 .3L.5 .75L.75 .3" style="{line}"/>',
@@ -122,6 +122,7 @@ class Sheet:
                 "ink": look.INK,
                 "paper": look.PAPER,
                 "quiet": look.FAINT,
+                "tint": ".4",
             }
             inner = _filled(marks()[mark], colours)
             self.patterns[key] = (

@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from textwrap import fill
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from .. import attention, generate, look, padding, pitfalls, recording
+from .. import look
 from ..checkpoint import LanguageModel
 from ..generate import Prompt
+from . import mask_scene
 from .grid import Sheet
 from .instrument import Instrument
-from .rectangle import checked_rectangle, grouped, piece, prompt_text
-
-# What stands in a line of the scene, and its mark in grid.MARKS.
-CODES = {
-    "s": "seen",
-    "i": "itself",
-    "l": "later",
-    "p": "pad",
-    "x": "leak",
-    "o": "lost",
-    "n": "nan",
-    " ": "",
-}
-SHOWN = ("both", "causal", "padding", "none")  # which parts of the mask are on
+from .mask_scene import CODES
 
 WORDS = {
     "name": "Mask explorer",
@@ -36,7 +20,6 @@ WORDS = {
     "with_bug": ", {bug} planted",
     "left": "left",
     "right": "right",
-    "size": "{rows} rows · {width} columns of prompt · {new} decode steps",
     "prompts": "prompts, one a line",
     # controls
     "row": "row",
@@ -46,8 +29,6 @@ WORDS = {
     "step_prompt": "prompt",
     "step_new": "decode step {step} of {steps}",
     # the picture
-    "queries": "queries",
-    "keys": "keys",
     "sees": "what query {query} sees",
     "alone": "alone",
     "answers": "answered",
@@ -114,154 +95,17 @@ class MaskExplorer(Instrument):
         )
 
     def build(self, **settings: Any) -> dict[str, Any]:
-        return scene(self.lm, **settings)
+        made = mask_scene.scene(self.lm, **settings)
+        side, bug = WORDS[settings["padding_side"]], settings["bug"]
+        planted = say("with_bug", bug=bug) if bug else ""
+        title = say("title", rows=len(made["rows"]), side=side, planted=planted)
+        return {"title": title, **made}
 
     def text(self, scene: dict[str, Any]) -> str:
         return text(scene)
 
     def svg(self, scene: dict[str, Any]) -> str:
         return svg(scene)
-
-
-# --- the scene ---
-
-
-def scene(
-    lm: LanguageModel,
-    prompts: Sequence[Prompt],
-    padding_side: str = "left",
-    max_new_tokens: int = 8,
-    bug: str | None = None,
-) -> dict[str, Any]:
-    """What is drawn.
-
-    ``width``, ``steps``  of the prompts' rectangle; decode passes after it
-    ``lines``   every line of a matrix once, a code a key; ``codes`` says its mark
-    ``rows``    for each its ``name``, ``prompt``, ``hue``, ``tokens`` and ``kinds``
-                by column, ``answer``, ``right`` (what it says alone), and ``matrix``:
-                for each setting in ``SHOWN`` the number of the line of each query
-    """
-    mask = checked_rectangle(lm, prompts, padding_side, max_new_tokens)
-    planted = pitfalls.plant(bug) if bug else nullcontext()
-    options: dict[str, Any] = {"max_new_tokens": max_new_tokens}
-    with planted, recording.record(lm, weights=True) as record:
-        results = generate.generate_batch(
-            lm, prompts, padding_side=padding_side, **options
-        )
-    with pitfalls.unplanted():
-        alone = [generate.generate_one(lm, prompt, **options) for prompt in prompts]
-        steps = [_matrices(record, mask, step) for step in range(len(record.passes))]
-    lines: dict[str, int] = {}
-    rows = [
-        {
-            "name": pitfalls.comparison.letter(row),
-            "prompt": prompt_text(lm, prompt),
-            "hue": look.hue(row),
-            **_columns(lm, record, mask, row, len(results[row].token_ids)),
-            "answer": results[row].text,
-            "right": alone[row].text,
-            "same": results[row].token_ids == alone[row].token_ids,
-            "matrix": {
-                shown: [
-                    lines.setdefault(line, len(lines))
-                    for step in steps
-                    for line in step[row][shown]
-                ]
-                for shown in SHOWN
-            },
-        }
-        for row, prompt in enumerate(prompts)
-    ]
-    side = WORDS[padding_side]
-    planted_words = say("with_bug", bug=bug) if bug else ""
-    made = {
-        "title": say("title", rows=len(rows), side=side, planted=planted_words),
-        "prompts": [row["prompt"] for row in rows],
-        "bug": bug,
-        "width": mask.shape[1],
-        "steps": len(steps) - 1,
-        "codes": CODES,
-        "lines": list(lines),
-        "rows": rows,
-    }
-    return {**made, "opens": _opening(made, padding.last_column(mask).tolist())}
-
-
-def _columns(
-    lm: LanguageModel, record: recording.Record, mask: Tensor, row: int, made: int
-) -> dict[str, Any]:
-    """What the run fed a row, column by column: tokens, and what kind each is.
-
-    p pad, r prompt, g generated, e fed after the row had ended.
-    """
-    rows, width = mask.shape
-    prompt = record.passes[0].ids.reshape(rows, width)[row].tolist()
-    new = [int(each.ids[row]) for each in record.passes[1:]]
-    kinds = ["r" if real else "p" for real in mask[row].tolist()]
-    kinds += ["g" if step < made else "e" for step in range(1, len(new) + 1)]
-    tokens = [piece(lm, token) for token in [*prompt, *new]]
-    return {"tokens": tokens, "kinds": "".join(kinds)}
-
-
-def _matrices(
-    record: recording.Record, mask: Tensor, step: int
-) -> list[dict[str, list[str]]]:
-    """For each row the lines of this pass, one a query, under each setting."""
-    calls = record.passes[step].calls
-    weights = torch.stack(
-        [call.weights for call in calls if call.weights is not None]
-    ).cpu()
-    weighed = (weights != 0).any(dim=2).any(dim=0)  # [rows, queries, keys]
-    nan = weights.isnan().any(dim=2).any(dim=0)
-    whole = torch.ones_like(mask)
-    causal = attention.keep_mask(whole, step)[:, 0].expand_as(weighed)
-    right = attention.keep_mask(mask, step)[:, 0].expand_as(weighed)
-    real = torch.cat([mask, whole.new_ones(len(mask), step)], dim=1)  # [rows, keys]
-    real = real[:, None].expand_as(weighed)
-    shown = {
-        "both": _as_it_ran(weighed, nan, right, causal, real),
-        "causal": torch.where(causal, ord("s"), ord("l")),
-        "padding": torch.where(real, ord("s"), ord("p")),
-        "none": torch.full_like(weighed, ord("s"), dtype=torch.int64),
-    }
-    return [
-        {
-            name: ["".join(map(chr, line)) for line in codes[row].tolist()]
-            for name, codes in shown.items()
-        }
-        for row in range(len(mask))
-    ]
-
-
-def _as_it_ran(
-    weighed: Tensor, nan: Tensor, right: Tensor, causal: Tensor, real: Tensor
-) -> Tensor:
-    """A code for each key: what the run did with it, beside what it should do."""
-    hidden = torch.where(causal, ord("p"), ord("l"))
-    hidden = torch.where(right, ord("o"), hidden)
-    seen = torch.where(real, ord("s"), ord("i"))
-    seen = torch.where(right, seen, ord("x"))
-    return torch.where(nan, ord("n"), torch.where(weighed, seen, hidden))
-
-
-def _opening(scene: dict[str, Any], last: list[int]) -> dict[str, Any]:
-    """Where it first matters: a real token's query that is wrong, of the prompt
-    preferably the one that chooses the next token; else that of the row with most
-    pads."""
-    rows, width = scene["rows"], scene["width"]
-    for row in sorted(range(len(rows)), key=lambda row: rows[row]["same"]):
-        wrong = [
-            query
-            for query, line in enumerate(rows[row]["matrix"]["both"])
-            if set(scene["lines"][line]) & set("xon")
-            and rows[row]["kinds"][query] != "p"
-        ]
-        if wrong:
-            query = last[row] if last[row] in wrong else wrong[0]
-            step = max(0, query - width + 1)
-            return {"row": row, "query": query, "step": step, "shown": "both"}
-    row = max(range(len(rows)), key=lambda row: rows[row]["kinds"].count("p"))
-    return {"row": row, "query": last[row], "step": 0, "shown": "both"}
 
 
 def matrix(scene: dict[str, Any], state: dict[str, Any]) -> list[str]:
@@ -297,6 +141,17 @@ def sentence(scene: dict[str, Any], state: dict[str, Any]) -> str:
         shown=WORDS[f"shown_{state['shown']}"],
         **told,
     )
+
+
+def grouped(tokens: list[str]) -> str:
+    """Words in a row, equal neighbours counted: "3 x <pad>, count, from"."""
+    groups: list[tuple[str, int]] = []
+    for token in tokens:
+        if groups and groups[-1][0] == token:
+            groups[-1] = token, groups[-1][1] + 1
+        else:
+            groups.append((token, 1))
+    return ", ".join(f"{n} × {token}" if n > 1 else token for token, n in groups)
 
 
 SIGNS = {"s": "#", "i": "#", "l": ".", "p": "-", "x": "!", "o": "?", "n": "N", " ": " "}

@@ -117,7 +117,7 @@ class NaNMicroscope extends Instrument {
     const { width, layers } = this.scene;
     const cells = (room - LABEL - 2 * STRIP - 34) / (width + 2);
     this.size = Math.max(5, Math.min(18, Math.floor(cells)));
-    this.small = Math.max(4, Math.min(12, Math.floor((room - 30) / width),
+    this.small = Math.max(4, Math.min(14, Math.floor((room - 30) / width),
       Math.floor(150 / layers)));
   }
 

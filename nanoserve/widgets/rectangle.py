@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from .. import padding, picture, pitfalls
+from .. import padding, pitfalls
 from ..checkpoint import LanguageModel
 from ..errors import invalid
 from ..generate import Prompt
@@ -37,19 +37,3 @@ def prompt_text(lm: LanguageModel, prompt: Prompt) -> str:
     if isinstance(prompt, str):
         return prompt
     return str(lm.tokenizer.decode(prompt, skip_special_tokens=False))
-
-
-def piece(lm: LanguageModel, token: int) -> str:
-    """A token as a picture writes it, special tokens too."""
-    return picture.piece(lm.tokenizer.decode([token], skip_special_tokens=False))
-
-
-def grouped(tokens: list[str]) -> str:
-    """Words in a row, equal neighbours counted: "3 x <pad>, count, from"."""
-    groups: list[tuple[str, int]] = []
-    for token in tokens:
-        if groups and groups[-1][0] == token:
-            groups[-1] = token, groups[-1][1] + 1
-        else:
-            groups.append((token, 1))
-    return ", ".join(f"{n} × {token}" if n > 1 else token for token, n in groups)
