@@ -892,6 +892,16 @@ def test_the_badge_shows_once_a_cell(monkeypatch, shown):
     assert len(shown) == 3
 
 
+def test_a_cell_is_told_from_the_next_by_its_message(monkeypatch, shown):
+    """nbval runs cells without counting them: all have one number."""
+    monkeypatch.setattr(panels, "shell", lambda: Shell)
+    for number in ("a", "a", "b"):
+        message = {"header": {"msg_id": number}}
+        monkeypatch.setattr(Shell, "get_parent", lambda m=message: m, raising=False)
+        course.passes_to_come([1])
+    assert len(shown) == 2
+
+
 # ---- the verdict -----------------------------------------------------------------
 
 

@@ -187,7 +187,7 @@ def standing(name: str) -> tuple[bool, str]:
     return True, WORDS["yours"]
 
 
-_badges: tuple[int, set[str]] = (-1, set())  # the cell, and the names shown in it
+_badges: tuple[Any, set[str]] = (None, set())  # the cell, and the names shown in it
 
 
 def _badge_once(function: LateBound) -> None:
@@ -195,8 +195,9 @@ def _badge_once(function: LateBound) -> None:
     shell = panels.shell()
     if shell is None:
         return
-    if _badges[0] != shell.execution_count:
-        _badges = (shell.execution_count, set())
+    cell = panels.this_run(shell)
+    if _badges[0] != cell:
+        _badges = (cell, set())
     if function.__name__ not in _badges[1]:
         _badges[1].add(function.__name__)
         panels.show(function.badge())

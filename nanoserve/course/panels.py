@@ -67,6 +67,15 @@ def shell() -> Any:
     return loaded.get_ipython() if loaded else None
 
 
+def this_run(shell: Any) -> Any:
+    """What tells one run of a cell from the next: the message that asked for it.
+
+    Its number would not do: nbval runs all cells without counting them.
+    """
+    asked: dict[str, Any] = getattr(shell, "get_parent", dict)()
+    return asked.get("header", {}).get("msg_id", shell.execution_count)
+
+
 # --- pieces ---
 
 
