@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from html import escape
 from itertools import accumulate
 
 from .. import look, picture
@@ -10,8 +11,18 @@ from ..checkpoint import LanguageModel
 
 LETTER = 6.7  # pixels a letter in a still, and a little room
 NARROW = 26.0
-FILLS = {"prompt": ".62", "generated": ".28"}  # how strong the hue of a cell is
-BOLD = 'font-weight="bold"'
+BOLD, SMALL = 'font-weight="bold"', 'font-size="9"'
+
+# How a kind of cell is filled and edged, in the order in which they are drawn.
+KINDS = {
+    "prompt": 'fill="{hue}" fill-opacity=".62" stroke="{hue}" stroke-width=".8"',
+    "generated": 'fill="{hue}" fill-opacity=".28" stroke="{hue}" stroke-width=".8"',
+    "pad": 'fill="url(#pad-{name})" stroke="{hue}" stroke-width=".8"',
+    "bare": 'fill="none" stroke="{hue}" stroke-width=".8"',
+    "bar": 'fill="{hue}"',
+    "crossed": 'fill="url(#held-{name})" stroke="{hue}" stroke-width=".8"',
+    "frame": 'fill="none" stroke="{hue}" stroke-width="2"',
+}
 
 
 def piece(lm: LanguageModel, token: int) -> str:
@@ -52,36 +63,63 @@ def edges(start: float, columns: Iterable[Sequence[str]]) -> list[float]:
     return list(accumulate(widths, initial=start))
 
 
-def cell(x: float, y: float, width: float, height: float, kind: str, hue: str) -> str:
-    """A box that looks as a prompt, a pad, what was generated, or "bare"."""
-    edge = f'stroke="{hue}" stroke-width=".8"'
-    box = (x + 1, y, width - 2, height)
-    if kind == "pad":
-        return picture.rect(*box, f"url(#pad-{hue[1:]})", edge)
-    if kind == "bare":
-        return picture.rect(*box, "none", edge)
-    return picture.rect(*box, hue, f'fill-opacity="{FILLS[kind]}" {edge}')
+class Still:
+    """A still in the making. What looks alike becomes one element: small files."""
 
+    def __init__(self) -> None:
+        self.boxes: dict[tuple[str, str], list[str]] = {}
+        self.words: dict[tuple[str, str, str], list[str]] = {}
 
-def frame(x: float, y: float, width: float, height: float) -> str:
-    edge = f'stroke="{look.INK}" stroke-width="2"'
-    return picture.rect(x, y, width, height, "none", edge)
+    def box(
+        self, kind: str, hue: str, x: float, y: float, wide: float, tall: float
+    ) -> None:
+        """A box of one of ``KINDS`` in a hue."""
+        path = f"M{_n(x)} {_n(y)}h{_n(wide)}v{_n(tall)}h{_n(-wide)}z"
+        self.boxes.setdefault((kind, hue), []).append(path)
 
+    def write(
+        self,
+        x: float,
+        y: float,
+        words: object,
+        anchor: str = "middle",
+        fill: str = look.INK,
+        more: str = "",
+    ) -> None:
+        said = f'<text x="{_n(x)}" y="{_n(y)}">{escape(str(words))}</text>'
+        self.words.setdefault((fill, anchor, more), []).append(said)
 
-def name(x: float, y: float, words: str, hue: str) -> str:
-    """A row's letter beside a bar in its hue."""
-    bar = picture.rect(x, y, 4, 22, hue)
-    return bar + picture.write(x + 10, y + 15, words, look.INK, "start", BOLD)
+    def name(self, x: float, y: float, words: str, hue: str) -> None:
+        """A row's letter beside a bar in its hue."""
+        self.box("bar", hue, x, y, 4, 22)
+        self.write(x + 10, y + 15, words, "start", more=BOLD)
 
+    def legend(self, x: float, y: float, items: Iterable[tuple[str, str]]) -> None:
+        """Samples with their words, side by side: (kind, words)."""
+        for kind, words in items:
+            hue = look.INK if kind == "frame" else look.FAINT
+            self.box(kind, hue, x, y - 10, 18, 12)
+            self.write(x + 24, y, words, "start")
+            x += 42 + LETTER * len(words)
 
-def legend(x: float, y: float, items: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Samples with their words, side by side: (kind or "frame", words)."""
-    for kind, words in items:
-        box = (x, y - 10, 18.0, 12.0)
-        yield frame(*box) if kind == "frame" else cell(*box, kind, look.FAINT)
-        yield picture.write(x + 24, y, words, look.INK, "start")
-        x += 42 + LETTER * len(words)
+    def svg(self, width: float, height: float, title: str) -> str:
+        hues = {hue for _, hue in self.boxes}
+        return picture.sheet(width, height, title, self._parts(), hues)
+
+    def _parts(self) -> Iterator[str]:
+        for kind, style in KINDS.items():
+            for (of_kind, hue), paths in self.boxes.items():
+                if of_kind == kind:
+                    look_of = style.format(hue=hue, name=hue[1:])
+                    yield f'<path d="{"".join(paths)}" {look_of}/>'
+        for (fill, anchor, more), said in self.words.items():
+            head = f'<g fill="{fill}" text-anchor="{anchor}" {more}'.rstrip()
+            yield f"{head}>{''.join(said)}</g>"
 
 
 def legend_width(items: Iterable[tuple[str, str]]) -> float:
     return sum(42 + LETTER * len(words) for _, words in items)
+
+
+def _n(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")

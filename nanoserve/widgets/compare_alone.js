@@ -55,8 +55,8 @@ class CompareAlone extends Instrument {
 
   axis() {
     const numbers = Array.from({ length: this.scene.steps }, (_, step) =>
-      this.placed(node("span.column", { "data-step": step }, step + 1), 1, step + 3));
-    return [this.placed(node("span.column.first", {}, this.words.token), 1, 2), ...numbers];
+      this.placed(node("span.column", { "data-step": step }, step + 1), 1, step + 2));
+    return [this.placed(node("span.column.first.side", {}, this.words.token), 1, 1), ...numbers];
   }
 
   /** One row: its prompt, its two answers, its errors. */
@@ -64,14 +64,14 @@ class CompareAlone extends Instrument {
     const { words, scene } = this;
     const top = 2 + 4 * number;
     const chip = node("b.chip", {}, row.name);
-    const head = node("p.asked", {}, row.prompt);
-    const parts = [this.placed(chip, top, 1), this.placed(head, top, 2)];
+    const asked = node("p.asked", {}, node("span", {}, row.prompt));
+    const parts = [this.placed(node("div.side", {}, chip), top, 1), this.placed(asked, top, 2)];
     ["alone", "batch", "error"].forEach((key, lane) => {
-      parts.push(this.placed(node("span.lane", {}, words[key]), top + 1 + lane, 2));
+      parts.push(this.placed(node("span.lane.side", {}, words[key]), top + 1 + lane, 1));
     });
     for (let step = 0; step < scene.steps; step += 1) {
       for (const [lane, cell] of this.cellsAt(row, step).entries()) {
-        if (cell) parts.push(this.placed(cell, top + 1 + lane, step + 3));
+        if (cell) parts.push(this.placed(cell, top + 1 + lane, step + 2));
         cell?.setAttribute("data-step", step);
         cell?.setAttribute("data-row", number);
       }
@@ -190,8 +190,8 @@ class CompareAlone extends Instrument {
     }
     setText(this.playhead.firstChild, String(step + 1));
     // both stand in the grid, so that no size needs to be measured
-    this.playhead.style.gridColumn = String(step + 3);
-    this.veil.style.gridColumn = `${step + 4} / -1`;
+    this.playhead.style.gridColumn = String(step + 2);
+    this.veil.style.gridColumn = `${step + 3} / -1`;
     this.veil.hidden = step === this.scene.steps - 1;
     this.options.forEach((option, at) => {
       setText(option, this.rowWords(this.scene.rows[at]));

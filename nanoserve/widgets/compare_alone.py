@@ -9,7 +9,7 @@ from itertools import pairwise
 from textwrap import wrap
 from typing import Any, ClassVar
 
-from .. import look, picture
+from .. import look
 from ..checkpoint import LanguageModel
 from ..errors import invalid
 from ..generate import Prompt
@@ -99,7 +99,6 @@ MARKS = [
     ("frame", WORDS["first_mark"]),
     ("bare", WORDS["bare_mark"]),
 ]
-SMALL = 'font-size="9"'
 
 
 def say(key: str, **values: object) -> str:
@@ -287,71 +286,65 @@ def svg(scene: dict[str, Any]) -> str:
         [at(row[side], step) for row in rows for side in ("alone", "batch")]
         for step in range(scene["steps"])
     ]
-    edges = cells.edges(LABEL, columns)
-    bottom = TOP + BAND * len(rows)
-    body = [
-        picture.write(14, 20, summary(scene), look.INK, "start", cells.BOLD),
-        *_numbers(edges),
-        *(part for number in range(len(rows)) for part in _band(scene, number, edges)),
-        *cells.legend(14, bottom + 16, MARKS),
-        picture.write(14, bottom + 38, WORDS["bar_mark"], look.INK, "start"),
-    ]
-    wide = max(len(summary(scene)), len(WORDS["bar_mark"])) * cells.LETTER + 28
-    width = max(edges[-1] + 14, wide, cells.legend_width(MARKS) + 28)
-    hues = [look.hue(number) for number in range(len(rows))]
-    return picture.sheet(width, bottom + 52, scene["title"], body, hues)
-
-
-def _numbers(edges: list[float]) -> Iterator[str]:
-    yield picture.write(LABEL - 10, TOP - 10, WORDS["token"], look.FAINT, "end")
+    edges, bottom = cells.edges(LABEL, columns), TOP + BAND * len(rows)
+    still, told = cells.Still(), summary(scene)
+    still.write(14, 20, told, "start", more=cells.BOLD)
+    still.write(LABEL - 10, TOP - 10, WORDS["token"], "end", look.FAINT)
     for number, (x, end) in enumerate(pairwise(edges), 1):
-        middle = (x + end) / 2
-        yield picture.write(middle, TOP - 10, str(number), look.FAINT, "middle")
+        still.write((x + end) / 2, TOP - 10, number, fill=look.FAINT)
+    for number, row in enumerate(rows):
+        _band(still, row, number, edges)
+    still.legend(14, bottom + 16, MARKS)
+    still.write(14, bottom + 38, WORDS["bar_mark"], "start")
+    words = max(len(told), len(WORDS["bar_mark"]), 80) * cells.LETTER + 28
+    width = max(edges[-1] + 14, words, cells.legend_width(MARKS) + 28)
+    return still.svg(width, bottom + 52, scene["title"])
 
 
-def _band(scene: dict[str, Any], number: int, edges: list[float]) -> Iterator[str]:
+def _band(
+    still: cells.Still, row: dict[str, Any], number: int, edges: list[float]
+) -> None:
     """One prompt: what it says alone, in the batch, and the errors below."""
-    row, hue, y = scene["rows"][number], look.hue(number), TOP + BAND * number
-    yield cells.name(14, y, row["name"], hue)
-    yield picture.write(LABEL, y + 15, row["prompt"], look.INK, "start")
+    hue, y = look.hue(number), TOP + BAND * number
+    still.name(14, y, row["name"], hue)
+    still.write(LABEL, y + 15, comparison.abridged(row["prompt"], 76), "start")
     for line, key in ((45, "alone"), (71, "batch"), (96, "error")):
-        yield picture.write(LABEL - 10, y + line, WORDS[key], look.FAINT, "end")
+        still.write(LABEL - 10, y + line, WORDS[key], "end", look.FAINT)
     for step, (x, end) in enumerate(pairwise(edges)):
-        yield from _answers(row, step, (x, y + 28, end - x), hue)
-    foot = y + 82 + BAR
-    yield picture.rect(LABEL, foot, edges[-1] - LABEL, 0.6, look.FAINT)
+        _answers(still, row, step, (x, y + 28, end - x), hue)
+    still.box("bar", look.FAINT, LABEL, y + 82 + BAR, edges[-1] - LABEL, 0.6)
 
 
 def _answers(
-    row: dict[str, Any], step: int, place: tuple[float, float, float], hue: str
-) -> Iterator[str]:
+    still: cells.Still,
+    row: dict[str, Any],
+    step: int,
+    place: tuple[float, float, float],
+    hue: str,
+) -> None:
     """One token of both, and its error."""
     (x, y, wide), parted = place, row["differs"]
-    for side, top in (("alone", y), ("batch", y + LINE)):
-        word = at(row[side], step)
-        if word:
-            astray = side == "batch" and parted is not None and step >= parted
-            kind = "bare" if astray else "generated"
-            yield cells.cell(x, top, wide, LINE - 3, kind, hue)
-            more = cells.BOLD if word != at(row["alone"], step) else ""
-            yield picture.write(x + wide / 2, top + 15, word, look.INK, "middle", more)
+    alone, batch = at(row["alone"], step), at(row["batch"], step)
+    astray = parted is not None and step >= parted
+    if alone:
+        still.box("generated", hue, x + 1, y, wide - 2, LINE - 3)
+        still.write(x + wide / 2, y + 15, alone)
+    if batch:
+        kind = "bare" if astray else "generated"
+        still.box(kind, hue, x + 1, y + LINE, wide - 2, LINE - 3)
+        more = "" if batch == alone else cells.BOLD
+        still.write(x + wide / 2, y + LINE + 15, batch, more=more)
     if step == parted:
-        yield cells.frame(x, y - 2, wide, 2 * LINE + 1)
+        still.box("frame", look.INK, x, y - 2, wide, 2 * LINE + 1)
     if step < len(row["errors"]):
-        yield from _error(row["errors"][step], x, y + 54, wide)
+        _error(still, row["errors"][step], x, y + 54, wide)
 
 
-def _error(error: int, x: float, y: float, wide: float) -> Iterator[str]:
-    """A bar as high as its class, and its bound above or within."""
-    tall = bar_height(error) * BAR
-    fill = f"url(#held-{look.FAINT[1:]})" if error >= NAN else look.FAINT
-    edge = f'stroke="{look.INK}" stroke-width=".8"' if error >= NAN else ""
+def _error(still: cells.Still, error: int, x: float, y: float, wide: float) -> None:
+    """A bar as high as its class, equal steps for powers of ten; crossed for NaN."""
+    tall = BAR * min(error, len(BOUNDS)) / len(BOUNDS)
+    kind, hue = ("crossed", look.INK) if error >= NAN else ("bar", look.FAINT)
     if tall:
-        yield picture.rect(x + 4, y + BAR - tall, wide - 8, tall, fill, edge)
+        still.box(kind, hue, x + 4, y + BAR - tall, wide - 8, tall)
     words = WORDS[f"bar_{error}"]
-    yield picture.write(x + wide / 2, y + BAR + 11, words, look.INK, "middle", SMALL)
-
-
-def bar_height(error: int) -> float:
-    """A share of the strip: equal steps for powers of ten, all of it for NaN."""
-    return min(error, len(BOUNDS)) / len(BOUNDS)
+    still.write(x + wide / 2, y + BAR + 11, words, more=cells.SMALL)

@@ -130,7 +130,7 @@ class PaddingExplorer extends Instrument {
 
   axis(width) {
     const heads = Array.from({ length: width }, (_, column) => node("span.column", {}, column));
-    return [node("span.column.first", {}, this.words.column), ...heads,
+    return [node("span.column.first.side", {}, this.words.column), ...heads,
       node("span.column", {}, this.words.next), node("span")];
   }
 
@@ -140,7 +140,7 @@ class PaddingExplorer extends Instrument {
     const pads = shown.mask[row].filter((real) => !real).length;
     const names = ["mask", "position"].map((line) => node("span", {}, words[line]));
     const cells = Array.from({ length: width }, (_, column) => this.cell(row, column));
-    const parts = [node("div.line", {}, node("b.chip", {}, scene.names[row]), ...names),
+    const parts = [node("div.line.side", {}, node("b.chip", {}, scene.names[row]), ...names),
       ...cells, this.nextCell(row, width),
       node("span.count", {}, pads === 1 ? words.one_pad : fill(words.pads, { count: pads }))];
     for (const part of parts) part.style.setProperty("--hue", this.hue(row));

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from textwrap import wrap
 from typing import Any, ClassVar
 
 from torch import Tensor
 
-from .. import look, padding, picture
+from .. import look, padding
 from ..checkpoint import LanguageModel
 from ..errors import invalid
 from ..generate import Prompt
@@ -65,7 +66,6 @@ MARKS = [
     ("frame", WORDS["last_mark"]),
     ("generated", WORDS["generated_mark"]),
 ]
-SMALL = 'font-size="9"'
 
 
 def say(key: str, **values: object) -> str:
@@ -274,72 +274,64 @@ def svg(scene: dict[str, Any]) -> str:
     columns, rows = _columns(scene), len(scene["names"])
     edges = cells.edges(LABEL, columns)
     bottom = TOP + BAND * rows
-    body = [
-        picture.write(LABEL - 10, TOP - 8, WORDS["column"], look.FAINT, "end"),
-        *_heads(columns, edges),
-        *(part for row in range(rows) for part in _band(scene, row, edges)),
-        *_share(scene, bottom + 6, edges[-1]),
-        *cells.legend(14, bottom + 50, MARKS),
-    ]
+    still = cells.Still()
+    still.write(LABEL - 10, TOP - 8, WORDS["column"], "end", look.FAINT)
+    for column, (x, end) in zip(columns, pairwise(edges), strict=True):
+        still.write((x + end) / 2, TOP - 8, column[0], fill=look.FAINT)
+    for row in range(rows):
+        _band(still, scene, row, edges)
+    _share(still, scene, bottom + 6)
+    still.legend(14, bottom + 50, MARKS)
     width = max(edges[-1] + 70, cells.legend_width(MARKS) + 28)
-    hues = [look.hue(row) for row in range(rows)]
-    return picture.sheet(width, bottom + 64, scene["title"], body, hues)
+    return still.svg(width, bottom + 64, scene["title"])
 
 
-def _heads(columns: list[list[str]], edges: list[float]) -> Iterator[str]:
-    for column, x, end in zip(columns, edges, edges[1:], strict=False):
-        yield picture.write((x + end) / 2, TOP - 8, column[0], look.FAINT, "middle")
-
-
-def _band(scene: dict[str, Any], row: int, edges: list[float]) -> Iterator[str]:
+def _band(
+    still: cells.Still, scene: dict[str, Any], row: int, edges: list[float]
+) -> None:
     """One prompt: token and id, then mask, then position, column by column."""
     shown, hue, y = drawn(scene), look.hue(row), TOP + BAND * row
-    yield cells.name(14, y + 4, scene["names"][row], hue)
+    still.name(14, y + 4, scene["names"][row], hue)
     for line, key in ((46, "mask"), (60, "position")):
-        yield picture.write(LABEL - 10, y + line, WORDS[key], look.FAINT, "end")
-    for column, x in enumerate(edges[:-2]):
-        wide = edges[column + 1] - x
+        still.write(LABEL - 10, y + line, WORDS[key], "end", look.FAINT)
+    *columns, (x, end) = pairwise(edges)
+    for column, place in enumerate(columns):
         values = [shown[key][row][column] for key in ("ids", "mask", "positions")]
-        yield from _cell(scene, x, y, wide, hue, *values)
+        _cell(still, scene, place, y, hue, *values)
         if column == shown["last"][row]:
-            yield cells.frame(x + 1, y, wide - 2, BAND - 7)
-    x, wide = edges[-2], edges[-1] - edges[-2]
-    yield cells.cell(x, y, wide, CELL, "generated", hue)
+            still.box("frame", look.INK, place[0], y, place[1] - place[0], BAND - 7)
+    still.box("generated", hue, x + 1, y, end - x - 2, CELL)
     for line, value in ((46, 1), (60, shown["next"][row])):
-        yield picture.write(x + wide / 2, y + line, str(value), look.INK, "middle")
-    pads = shown["mask"][row].count(0)
-    yield picture.write(edges[-1] + 8, y + 19, told_pads(pads), look.INK, "start")
+        still.write((x + end) / 2, y + line, value)
+    still.write(end + 8, y + 19, told_pads(shown["mask"][row].count(0)), "start")
 
 
 def _cell(
+    still: cells.Still,
     scene: dict[str, Any],
-    x: float,
+    place: tuple[float, float],
     y: float,
-    wide: float,
     hue: str,
     token: int,
     real: int,
     position: int,
-) -> Iterator[str]:
-    ink, middle = (look.INK if real else look.FAINT), x + wide / 2
-    yield cells.cell(x, y, wide, CELL, "prompt" if real else "pad", hue)
+) -> None:
+    x, middle, wide = place[0] + 1, sum(place) / 2, place[1] - place[0] - 2
+    still.box("prompt" if real else "pad", hue, x, y, wide, CELL)
     if real:
-        words = scene["tokens"][str(token)]
-        yield picture.write(middle, y + 14, words, look.INK, "middle")
-        yield picture.write(middle, y + 26, str(token), look.INK, "middle", SMALL)
-    yield picture.write(middle, y + 46, str(real), ink, "middle")
-    yield picture.write(middle, y + 60, str(position), ink, "middle")
+        still.write(middle, y + 14, scene["tokens"][str(token)])
+        still.write(middle, y + 26, token, more=cells.SMALL)
+    for line, value in ((46, real), (60, position)):
+        still.write(middle, y + line, value, fill=look.INK if real else look.FAINT)
 
 
-def _share(scene: dict[str, Any], y: float, right: float) -> Iterator[str]:
+def _share(still: cells.Still, scene: dict[str, Any], y: float) -> None:
     """Who fills the rectangle, on one bar: each row's tokens, then all pads."""
     mask = drawn(scene)["mask"]
     unit, x = 220 / scene["cells"], 14.0
     parts = [("prompt", look.hue(row), sum(real)) for row, real in enumerate(mask)]
     for kind, hue, count in [*parts, ("pad", look.FAINT, scene["pads"])]:
         if count:
-            yield cells.cell(x, y, unit * count, 16, kind, hue)
+            still.box(kind, hue, x, y, unit * count - 1, 16)
         x += unit * count
-    yield picture.write(
-        x + 10, y + 12, told_share(scene), look.INK, "start", cells.BOLD
-    )
+    still.write(x + 10, y + 12, told_share(scene), "start", more=cells.BOLD)
