@@ -10,6 +10,7 @@ import math
 
 import numpy as np
 import pytest
+import run_all
 import torch
 import torch.nn.functional as F
 
@@ -262,3 +263,10 @@ def test_multinomial_raises_for_all_and_the_fused_kernel_gives_zeros():
 def test_lowest_plus_lowest_is_minus_infinity(dtype):
     lowest = torch.tensor(torch.finfo(dtype).min, dtype=dtype)
     assert lowest + lowest == -torch.inf
+
+
+@pytest.mark.slow
+def test_wrong_answers_never_break_run_all(monkeypatch, tmp_path):
+    monkeypatch.setenv("NANOSERVE_PROGRESS", str(tmp_path / "progress.json"))
+    monkeypatch.setattr(panels, "show", lambda panel: None)
+    assert run_all.with_wrong_answers("05") == 7

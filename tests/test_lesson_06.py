@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 
 import pytest
+import run_all
 import torch
 
 from nanoserve import attention, generate, generate_batch, load, padding, pitfalls
@@ -303,3 +304,10 @@ def test_the_books_test_of_two_rows():
     assert not pitfalls.compare(LM, prompts, max_new_tokens=6, ignore_eos=True).wrong
     rows = generate_batch(LM, prompts, max_new_tokens=6, ignore_eos=True)
     assert [row.generated_tokens for row in rows] == [6, 6]
+
+
+@pytest.mark.slow
+def test_wrong_answers_never_break_run_all(monkeypatch, tmp_path):
+    monkeypatch.setenv("NANOSERVE_PROGRESS", str(tmp_path / "progress.json"))
+    monkeypatch.setattr(panels, "show", lambda panel: None)
+    assert run_all.with_wrong_answers("06") == 5
