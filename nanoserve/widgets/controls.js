@@ -49,7 +49,7 @@ export function makeTables(words, panels) {
   const inner = control("div", { tabindex: 0, role: "group", "aria-label": words.table },
     ...tables.map(({ table }) => table));
   const folded = node("details.table", {}, control("summary", {}, words.table), inner);
-  return { tables, table: folded };
+  return { tables, table: folded, tablesBox: inner };
 }
 
 function makeTable(words, engine, caption, columns, rows) {

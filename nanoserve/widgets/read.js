@@ -126,6 +126,7 @@ export function ledger(trace, passes) {
 
 function countRuns(sums, runs, from, to, sign) {
   for (const run of runs) {
+    if (run.start >= to) break; // runs are kept in the order in which they began
     const first = Math.max(run.start, from);
     const passes = Math.min(run.end, to) - first;
     if (passes > 0) countRun(sums, run, first, passes, sign);
@@ -159,15 +160,16 @@ function withShares(sums, seats) {
 
 /** Who used the seats so far: [request index, useful, wasted], in order of arrival. */
 export function seatShares(trace, passes) {
-  const shares = new Map();
-  for (const run of trace.runs) {
-    const used = Math.min(run.end, passes) - run.start;
-    if (used <= 0) continue;
-    const share = shares.get(run.request) ?? [run.request, 0, 0];
-    share[run.state === "finished" ? 2 : 1] += used;
-    shares.set(run.request, share);
+  const shares = [];
+  for (const { index, runs } of trace.requests.values()) {
+    const share = [index, 0, 0];
+    for (const run of runs) {
+      const used = Math.min(run.end, passes) - run.start;
+      if (used > 0) share[run.state === "finished" ? 2 : 1] += used;
+    }
+    if (share[1] + share[2]) shares.push(share);
   }
-  return [...shares.values()].sort((one, other) => one[0] - other[0]);
+  return shares;
 }
 
 /** How many slots were useful in each pass. */

@@ -180,11 +180,18 @@ class Player {
     if (ctrlKey || altKey || metaKey || target === this.select) return;
     const onButton = ["BUTTON", "SUMMARY"].includes(target.tagName);
     if (key === " " && onButton) return; // the button's own
+    if (target === this.tablesBox && this.scrollsSideways(key)) return;
     const act = this.keys()[key];
     if (!act) return;
     event.preventDefault();
     event.stopPropagation();
     act();
+  }
+
+  /** Tables wider than their place are scrolled by the arrows, as anywhere. */
+  scrollsSideways(key) {
+    const { scrollWidth, clientWidth } = this.tablesBox;
+    return scrollWidth > clientWidth && ["ArrowLeft", "ArrowRight"].includes(key);
   }
 
   keys() {

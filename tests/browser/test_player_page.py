@@ -434,10 +434,91 @@ def test_on_each_control_its_own_keys_work(open_page):
     assert reader.page.evaluate("player.state.playing")
 
 
+# What each control is for: by which key, and by which deed of a pointer. After either,
+# something of STATE is another than before.
+STATE = """() => [player.column, player.playing, player.speed, player.layout.column,
+  player.table.open, player.tables[0].table.parentElement.scrollLeft].join()"""
 DRIVEN = {
-    "previous_event", "back", "play", "forward", "next_event", "zoom_in", "zoom_out",
-    "select", "input", "summary", "listbox", "tables",
-}  # fmt: skip
+    "previous_event": ("Space", "click"),
+    "back": ("Enter", "click"),
+    "play": ("Enter", "click"),
+    "forward": ("Space", "click"),
+    "next_event": ("Enter", "click"),
+    "zoom_in": ("Space", "click"),
+    "zoom_out": ("Enter", "click"),
+    "select": ("ArrowUp", "choose"),
+    "input": ("End", "drag"),
+    "summary": ("Enter", "click"),
+    "listbox": ("ArrowRight", "point"),
+    "tables": ("ArrowRight", "scroll"),
+}
+PLACES = {
+    "select": "select",
+    "input": "input",
+    "summary": "summary",
+    "listbox": "[role=listbox] >> nth=-1",
+    "tables": ".ns-table > div",
+}
+
+
+def by_pointer(reader, place: str, deed: str) -> None:
+    control = reader.page.locator(place)
+    if deed == "choose":
+        control.select_option("0.5")
+    elif deed == "click":
+        control.click()
+    elif deed == "scroll":
+        control.hover()
+        reader.page.mouse.wheel(40, 0)
+        reader.page.wait_for_timeout(300)
+    else:
+        name = ".ns-track" if deed == "drag" else ".ns-score >> nth=-1"
+        reader.page.mouse.move(*column_at(reader, 6, name))
+        reader.page.mouse.down()
+        reader.page.mouse.up()
+
+
+@pytest.mark.parametrize(
+    "traces", [(LONGER,), (LONGER, CONTINUOUS)], ids=["one", "two"]
+)
+@pytest.mark.parametrize("way", ["key", "pointer"])
+@pytest.mark.parametrize("name", DRIVEN)
+def test_every_control_works_by_key_and_by_pointer(open_page, traces, name, way):
+    reader = Reader(open_page(player_html(*traces, speed=2)))
+    reader.page.evaluate("player.set({ pass: 8 })")
+    if name == "zoom_out":
+        reader.button("zoom_in").click()
+    if name == "tables":  # narrow, or nothing scrolls
+        reader.page.add_style_tag(content=".ns-table > div { width: 120px }")
+        reader.page.locator("summary").click()
+    place = PLACES.get(name, f'[data-control="{name}"]')
+    before = reader.page.evaluate(STATE)
+    if way == "key":
+        reader.page.locator(place).press(DRIVEN[name][0])
+        reader.page.wait_for_timeout(300)  # scrolling takes its time
+    else:
+        by_pointer(reader, place, DRIVEN[name][1])
+    after = reader.page.evaluate(STATE)
+    assert after != before
+    if name == "tables":  # they scroll, and no pass goes by
+        assert after.split(",")[0] == before.split(",")[0]
+
+
+def test_of_two_scores_the_lower_obeys_too_and_moves_both(open_page):
+    reader = Reader(open_page(player_html(LONGER, CONTINUOUS)))
+    lower = reader.page.locator("[role=listbox] >> nth=1")
+    tip = reader.page.locator(".ns-tip >> nth=1")
+    lower.focus()
+    assert tip.inner_text().startswith("pass 4, slot 0 ")
+    assert not reader.page.locator(".ns-tip >> nth=0").is_visible()
+    reader.press("ArrowDown", "ArrowRight")
+    assert tip.inner_text().startswith("pass 5, slot 1 ")
+    reader.page.mouse.click(*column_at(reader, 9, ".ns-score >> nth=1"))
+    assert [reader.bill(place)["passes"][0] for place in (0, 1)] == [9, 9]
+    assert [line.split(":")[0] for line in reader.hears().split("\n")] == [
+        "static, pass 9",
+        "continuous, pass 9",
+    ]
 
 
 def test_tab_reaches_every_control_and_each_has_a_name(open_page):
@@ -461,7 +542,7 @@ def test_tab_reaches_every_control_and_each_has_a_name(open_page):
         assert quiet == "true", kind  # or JupyterLab takes its arrow keys
         assert ring == "solid", kind
         reached[kind] = name
-    assert set(reached) == DRIVEN  # and every one of them is driven above
+    assert set(reached) == set(DRIVEN)  # and every one of them is driven above
 
 
 # --- for every reader ---
