@@ -424,7 +424,7 @@ FORGETFUL_ROWS = Guess(
     "forgetful_rows",
     {"A", "B", "C"},
     WORDS["forgetful_rows"],
-    wrong=[({"A", "C"}, "padded")],
+    wrong=[({"A"}, "padded"), ({"A", "C"}, "padded")],
 )
 FUTURE_WEIGHT = Guess(
     "future_weight",
