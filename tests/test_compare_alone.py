@@ -19,8 +19,9 @@ from nanoserve import InvalidInputError, pitfalls
 from nanoserve.pitfalls.examples import USUAL, canary, z_is_nan
 
 pytest.importorskip("anywidget")
-from nanoserve.widgets import compare_alone
-from nanoserve.widgets.compare_alone import error_class, scene, text
+from nanoserve.widgets import compare_alone, compare_scene
+from nanoserve.widgets.compare_alone import text
+from nanoserve.widgets.compare_scene import error_class
 
 ROOT = Path(__file__).parents[1]
 SCENE = "application/vnd.nanoserve.compare-alone+json"
@@ -42,6 +43,11 @@ def lm():
 def theirs():
     """The same weights, run by transformers."""
     return AutoModelForCausalLM.from_pretrained(ROOT / "data" / "canary").eval()
+
+
+def scene(*args: Any, **options: Any) -> dict[str, Any]:
+    shown: dict[str, Any] = nanoserve.CompareAlone(*args, **options).scene
+    return shown
 
 
 def rows(made: dict[str, Any], key: str) -> list[Any]:
@@ -102,14 +108,14 @@ def test_nan_ends_the_padded_rows_and_only_those(lm):
     made = scene(lm, THREE, bug="minus-inf")
     assert rows(made, "batch") == [["(error)"], ["(error)"], LONGEST]
     assert rows(made, "differs") == [0, 0, None]
-    assert rows(made, "errors")[:2] == [[compare_alone.NAN]] * 2
+    assert rows(made, "errors")[:2] == [[compare_scene.NAN]] * 2
     assert rows(made, "verdict") == ["differs", "differs", "clean"]
 
 
 def test_who_is_ill_alone_is_not_called_clean(lm):
     made = scene(z_is_nan(lm), ["copy z o o", "copy d o g"], max_new_tokens=8)
     assert rows(made, "verdict") == ["ill", "clean"]
-    assert rows(made, "errors")[0] == [compare_alone.NAN_ALONE]
+    assert rows(made, "errors")[0] == [compare_scene.NAN_ALONE]
     assert rows(made, "alone")[0] == rows(made, "batch")[0] == ["(error)"]
 
 
@@ -198,8 +204,7 @@ def bundle(*args: Any, **options: Any) -> dict[str, Any]:
 
 def test_beside_the_live_view_stand_picture_text_and_scene(lm):
     data = bundle(lm, THREE, bug="mask-dropped")
-    made = scene(lm, THREE, bug="mask-dropped")
-    assert data[SCENE] == {"instrument": "compare-alone", **made}
+    assert data[SCENE] == scene(lm, THREE, bug="mask-dropped")
     assert json.loads(json.dumps(data[SCENE])) == data[SCENE]
     # nothing whose last digits depend on the processor
     assert "." not in json.dumps(data[SCENE])
@@ -252,6 +257,6 @@ def test_every_word_is_used():
     for key in compare_alone.WORDS:
         if not re.fullmatch(made, key):
             assert re.search(rf"""["'.]{key}\b""", told), key
-    assert {f"class_{each}" for each in range(compare_alone.NAN_ALONE + 1)} == {
+    assert {f"class_{each}" for each in range(compare_scene.NAN_ALONE + 1)} == {
         key for key in compare_alone.WORDS if key.startswith("class_")
     }

@@ -18,7 +18,7 @@ from nanoserve.pitfalls.examples import canary
 
 pytest.importorskip("anywidget")
 from nanoserve.widgets import padding_explorer
-from nanoserve.widgets.padding_explorer import scene, typed
+from nanoserve.widgets.padding_scene import scene, typed
 
 WIDGETS = Path(padding_explorer.__file__).parent
 SCENE = "application/vnd.nanoserve.padding-explorer+json"
@@ -179,7 +179,8 @@ def bundle_of(widget: Any) -> dict[str, Any]:
 
 def test_beside_the_live_view_stand_picture_text_and_scene(lm):
     data = bundle(lm)
-    assert data[SCENE] == {"instrument": "padding-explorer", **scene(lm, PROMPTS)}
+    told = {"instrument": "padding-explorer", "title": "padding on the left"}
+    assert data[SCENE] == {**told, **scene(lm, PROMPTS)}
     assert json.loads(json.dumps(data[SCENE])) == data[SCENE]
     image = re.search(r'<img alt="([^"]*)" src="([^"]*)">', data["text/html"])
     assert image is not None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from textwrap import wrap
@@ -11,19 +9,11 @@ from typing import Any, ClassVar
 
 from .. import look
 from ..checkpoint import LanguageModel
-from ..errors import invalid
 from ..generate import Prompt
 from ..pitfalls import comparison
-from ..pitfalls.comparison import RowVerdict, letter
-from ..request import FinishReason, whole
-from . import cells
+from . import cells, compare_scene
+from .compare_scene import BOUNDS, NAN
 from .instrument import Instrument
-
-MOST_ROWS, MOST_STEPS = 16, 96  # a picture of more is no picture
-# Logit errors by their power of ten: more of their digits depend on the processor.
-# An error's class counts the bounds that it reaches.
-BOUNDS = (comparison.SMALL, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
-NAN, NAN_ALONE = len(BOUNDS) + 1, len(BOUNDS) + 2
 
 WORDS = {
     "name": "Batch beside alone",
@@ -134,7 +124,11 @@ class CompareAlone(Instrument):
         )
 
     def build(self, **settings: Any) -> dict[str, Any]:
-        return scene(**settings)
+        made = compare_scene.scene(**settings)
+        for row in made["rows"]:
+            _say_ends(row)
+        side, bug = WORDS[settings["padding_side"]], settings["bug"]
+        return {"title": say("title", bug=bug or WORDS["no_bug"], side=side), **made}
 
     def text(self, scene: dict[str, Any]) -> str:
         return text(scene)
@@ -143,83 +137,11 @@ class CompareAlone(Instrument):
         return svg(scene)
 
 
-# --- the scene ---
-
-
-def scene(
-    lm: LanguageModel,
-    prompts: Sequence[Prompt],
-    *,
-    max_new_tokens: int = 16,
-    padding_side: str = "left",
-    bug: str | None = None,
-) -> dict[str, Any]:
-    """What is drawn: ``pitfalls.compare``'s runs, the bug in the batch only.
-
-    ``rows``   of each: ``name``, ``prompt``, what it says ``alone`` and in the
-               ``batch``, token by token; ``differs``, the first that differs, counted
-               from 0, or None; ``errors``, the class of each logit error up to there;
-               ``verdict``: "differs", "lucky" (same tokens, other logits), "ill"
-               (NaN alone too), "clean"
-    ``steps``  how many tokens the longest has
-    ``opens``  ``step`` of the first difference, counted from 0, or of the last token
-
-    Raises ``InvalidInputError``.
-    """
-    whole("max_new_tokens", max_new_tokens, at_least=1, at_most=MOST_STEPS)
-    if not 1 <= len(prompts) <= MOST_ROWS:
-        limit = f"1 to {MOST_ROWS} of them fit into a picture"
-        raise invalid("prompts", f"{len(prompts)} prompts", limit)
-    result = comparison.compare(
-        lm, prompts, bug, padding_side=padding_side, max_new_tokens=max_new_tokens
-    )
-    rows = [_row(lm, *each) for each in enumerate(result.rows)]
-    first = [row["differs"] for row in rows if row["differs"] is not None]
-    steps = max(len(row[side]) for row in rows for side in ("alone", "batch"))
-    told = bug or WORDS["no_bug"]
-    return {
-        "title": say("title", bug=told, side=WORDS[padding_side]),
-        "opens": {"step": min(first, default=steps - 1), "row": 0},
-        "steps": steps,
-        "rows": rows,
-    }
-
-
-def _row(lm: LanguageModel, number: int, row: RowVerdict) -> dict[str, Any]:
-    errors = [error_class(error) for error in row.errors]
-    return {
-        "name": letter(number),
-        "prompt": row.prompt,
-        "alone": _words(lm, row.alone, row.ends[0], row.differs_at),
-        "batch": _words(lm, row.batch, row.ends[1], row.differs_at),
-        "differs": row.differs_at,
-        "errors": errors,
-        "verdict": _verdict(row.equal, errors),
-    }
-
-
-def _words(
-    lm: LanguageModel, ids: list[int], end: FinishReason, differs_at: int | None
-) -> list[str]:
-    """An answer's tokens; and why there is no more where the other has one."""
-    words = [cells.piece(lm, token) for token in ids]
-    if end == "error" or differs_at == len(ids):
-        words.append(WORDS[f"ended_{end}"])
-    return words
-
-
-def error_class(error: float) -> int:
-    if math.isnan(error):
-        return NAN_ALONE
-    return NAN if math.isinf(error) else bisect_right(BOUNDS, error)
-
-
-def _verdict(equal: bool, errors: list[int]) -> str:
-    if not equal:
-        return "differs"
-    if NAN_ALONE in errors:
-        return "ill"
-    return "lucky" if any(errors) else "clean"
+def _say_ends(row: dict[str, Any]) -> None:
+    """Where an answer is cut short, let it say so in place of a token."""
+    for side, end in zip(("alone", "batch"), row.pop("ends"), strict=True):
+        if end:
+            row[side].append(WORDS[f"ended_{end}"])
 
 
 # --- in words ---
