@@ -185,6 +185,7 @@ def test_errors_are_told_by_their_power_of_ten(error, told):
         (THREE, {"max_new_tokens": 97}, "max_new_tokens=97: "),
         (THREE, {"padding_side": "up"}, 'must be "left" or "right"'),
         (["copy a", ""], {}, "is empty: it needs one token"),
+        ("copy a b c d e f g", {}, "must be a list of prompts"),
         ("copy a", {}, "prompts='copy a': must be a list of prompts"),
     ],
 )

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..checkpoint import LanguageModel
-from ..errors import invalid
 from ..generate import Prompt
 from ..pitfalls import comparison
 from ..pitfalls.comparison import RowVerdict, letter
 from ..request import FinishReason, whole
 from .cells import piece
+from .padding_scene import counted
 
-MOST_ROWS, MOST_STEPS = 16, 96  # a picture of more is no picture
+MOST_STEPS = 96  # a picture of more is no picture
 # Logit errors by their power of ten: more of their digits depend on the processor.
 # An error's class counts the bounds that it reaches.
 BOUNDS = (comparison.SMALL, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
@@ -44,11 +44,9 @@ def scene(
     Raises ``InvalidInputError``.
     """
     whole("max_new_tokens", max_new_tokens, at_least=1, at_most=MOST_STEPS)
-    if not 1 <= len(prompts) <= MOST_ROWS:
-        limit = f"1 to {MOST_ROWS} of them fit into a picture"
-        raise invalid("prompts", f"{len(prompts)} prompts", limit)
+    options: dict[str, Any] = {"max_new_tokens": max_new_tokens}
     result = comparison.compare(
-        lm, prompts, bug, padding_side=padding_side, max_new_tokens=max_new_tokens
+        lm, counted(prompts), bug, padding_side=padding_side, **options
     )
     rows = [_row(lm, *each) for each in enumerate(result.rows)]
     first = [row["differs"] for row in rows if row["differs"] is not None]

@@ -35,7 +35,7 @@ def scene(
     Raises ``InvalidInputError``, one line, for a prompt that cannot be shown.
     """
     padding.check_side(padding_side)
-    encoded = [_encoded(lm, *each) for each in enumerate(_counted(prompts), 1)]
+    encoded = [_encoded(lm, *each) for each in enumerate(counted(prompts), 1)]
     sides = {side: _rectangle(lm, encoded, side) for side in padding.SIDES}
     mask = sides[padding_side]["mask"]
     total = sum(map(len, mask))
@@ -67,7 +67,8 @@ def _rectangle(
     return {name: values.tolist() for name, values in shown.items()}
 
 
-def _counted(prompts: Sequence[Prompt]) -> Sequence[Prompt]:
+def counted(prompts: Sequence[Prompt]) -> Sequence[Prompt]:
+    """A list of prompts, and no more than a picture can hold."""
     if isinstance(prompts, str) or not isinstance(prompts, Sequence):
         raise invalid("prompts", prompts, "must be a list of prompts")
     if not 1 <= len(prompts) <= MOST_ROWS:
