@@ -20,6 +20,7 @@ from nanoserve.pitfalls.examples import z_is_nan
 
 ANSWERS = Path(__file__).with_name("pitfalls.txt")
 NAMES = [bug.name for bug in pitfalls.distinct()]
+PAGED = [bug.name for bug in pitfalls.distinct() if bug.paged]
 MODELS = ("canary", "canary-rope")
 
 # --- the catalogue ---
@@ -43,6 +44,9 @@ def test_every_place_of_the_design_has_its_bugs():
         "one-stop-ends-all",
         "finished-appended",
         "not-scrubbed",
+        "rows-compacted",
+        "stale-block",
+        "block-off-by-one",
     }
 
 
@@ -549,16 +553,41 @@ def test_every_bug_is_seen_by_some_check_and_by_none_too_many(model):
     table = pitfalls.kill_table(model)
     checks = table.heads[1:]
     seen = {row[0]: dict(zip(checks, row[1:], strict=True)) for row in table.rows}
-    assert list(seen) == NAMES
+    assert list(seen) == [name for name in NAMES if name not in PAGED]
     blind = [name for name, marks in seen.items() if "x" not in marks.values()]
     assert not blind
     # why a test with rows of one length proves little
-    padded = [name for name in NAMES if BUGS[name].side]
+    padded = [name for name in seen if BUGS[name].side]
     assert {seen[name]["equal"] for name in padded} == {"."}
     assert {seen[name]["one"] for name in padded} == {"."}
     left = seen["index-positions"]["left"]
     assert left == ("x" if model == "canary" else ".")
     assert max(map(len, table.text().splitlines())) <= 80
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_bug_of_a_continuous_engine_is_seen_by_some_check(model):
+    trained(model)
+    table = pitfalls.kill_table(model, paged=True)
+    seen = {
+        row[0]: dict(zip(table.heads[1:], row[1:], strict=True)) for row in table.rows
+    }
+    assert list(seen) == PAGED == ["rows-compacted", "stale-block", "block-off-by-one"]
+    # one after the other and all alike, there is nothing to be seen but the block
+    assert [seen[name]["one"] for name in PAGED] == [".", ".", "x"]
+    assert seen["rows-compacted"]["seats"] == "x"
+    assert seen["stale-block"] == {
+        "one": ".",
+        "equal": ".",
+        "seats": ".",
+        "blocks": "x",
+    }
+
+
+def test_a_bug_of_a_continuous_engine_is_nothing_to_the_others(lm):
+    for name in PAGED:
+        assert not compare(lm, TENANTS, name, seats=2, max_new_tokens=4).wrong
+        assert not compare(lm, TENANTS, name, max_new_tokens=4).wrong
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ block. ``compare`` shows its answers beside the right ones, ``demonstrate`` does
 a batch in which the bug is easy to see.
 """
 
-from . import padded, running  # noqa: F401  they fill BUGS
+from . import padded, running, seats  # noqa: F401  they fill BUGS
 from .bug import BUGS, Bug, plant
 from .comparison import Comparison, RowVerdict, compare
 from .examples import EXAMPLES, Example, demonstrate

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from textwrap import fill
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import invalid
 from .planting import Function, swap
@@ -23,6 +23,7 @@ class Bug:
     ``symptom``   what a user sees;  ``cause``, ``fix``: why, and the right line
     ``report``    a public report of the same mistake
     ``side``      the padding side under which it shows; ``None``: either
+    ``paged``     it shows in a continuous engine only, not in padding or fixed slots
     ``alias``     its other name: what the same mistake is called under the other side
     """
 
@@ -34,6 +35,7 @@ class Bug:
     report: str
     side: str | None = None
     alias: str | None = None
+    paged: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -51,6 +53,12 @@ class Bug:
 
         return EXAMPLES[self.name][0]
 
+    @property
+    def shows(self) -> str:
+        if self.paged:
+            return "in a continuous engine"
+        return f"under {self.side or 'any'} padding"
+
     def side_as(self, name: str) -> str:
         """The padding side to show it under: each name of a pair has its own."""
         side = self.side or "left"
@@ -62,7 +70,7 @@ class Bug:
     def text(self) -> str:
         """What there is to know, at most 80 columns wide."""
         told = {each: getattr(self, each) for each in ("symptom", "cause", "fix")}
-        shows = f"{self.where}; shows under {self.side or 'any'} padding"
+        shows = f"{self.where}; shows {self.shows}"
         told = {"in": shows, **told, "report": self.report}
         lines = [wrapped(f"{word:<8} {what}") for word, what in told.items()]
         return "\n".join([" = ".join(self.names), *lines])
@@ -83,7 +91,7 @@ BUGS: dict[str, Bug] = {}  # a bug with two names stands under both
 
 
 def bug(
-    place: str, also: Mapping[str, Function] | None = None, **known: str
+    place: str, also: Mapping[str, Function] | None = None, **known: Any
 ) -> Callable[[Function], Function]:
     """Enter the decorated function in ``BUGS`` under its name, "-" for "_"."""
 

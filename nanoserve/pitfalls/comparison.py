@@ -7,7 +7,7 @@ tokens.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from html import escape
@@ -18,7 +18,8 @@ from torch import Tensor
 
 from .. import generate, look
 from ..checkpoint import LanguageModel
-from ..engine import next_tokens
+from ..continuous import ContinuousBatchEngine
+from ..engine import Engine, next_tokens
 from ..request import FinishReason, GenerationResult, Request, SamplingParams, one_each
 from ..sequence import Sequence as Row
 from ..serving import serve
@@ -130,21 +131,26 @@ def compare(
     *,
     padding_side: str | None = None,
     seats: int | None = None,
+    pages: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Comparison:
     """Answer ``prompts`` together with ``bug`` planted, and each alone without.
 
     With no ``bug`` the batch runs as things are planted just now. It is
     ``generate_batch``'s rectangle, or with ``seats`` a static engine's, which serves
-    the prompts in their order, ``seats`` at a time. ``padding_side`` unset is the one
+    the prompts in their order, ``seats`` at a time, or with ``pages`` too (more options
+    of its) a continuous engine's. ``padding_side`` unset is the one
     under which the bug shows; ``options`` are ``generate_batch``'s. Raises
     ``InvalidInputError``.
     """
     side = padding_side or (find(bug).side_as(bug) if bug else "left")
     with plant(bug) if bug else nullcontext():
-        batch = run_together(lm, prompts, padding_side=side, seats=seats, **options)
+        batch = run_together(
+            lm, prompts, padding_side=side, seats=seats, pages=pages, **options
+        )
     alone = run_alone(lm, prompts, **options)
-    where = f"{side} padding" if seats is None else f"a static engine of {seats}"
+    kind = "static" if pages is None else "continuous"
+    where = f"{side} padding" if seats is None else f"a {kind} engine of {seats}"
     title = f"{bug or 'batch beside alone'}, {where}"
     return Comparison(title, verdicts(lm, prompts, alone, batch))
 
@@ -164,18 +170,21 @@ def run_together(
     *,
     padding_side: str = "left",
     seats: int | None = None,
+    pages: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> list[Run]:
-    """All prompts in a rectangle, or ``seats`` at a time in a static engine."""
+    """All prompts in a rectangle, or ``seats`` at a time in an engine."""
     if seats is None:
         generate_batch = generate.generate_batch
         return _noted(
             lambda: generate_batch(lm, prompts, padding_side=padding_side, **options)
         )
-    static = StaticBatchEngine(lm, seats, padding_side=padding_side)
+    engine: Engine = StaticBatchEngine(lm, seats, padding_side=padding_side)
+    if pages is not None:
+        engine = ContinuousBatchEngine(lm, seats, **pages)
     each = zip(prompts, _one_by_one(options, len(prompts)), strict=True)
     requests = [Request(lm.encode(p), _params(**o)) for p, o in each]
-    return _noted(lambda: list(serve(static, requests).values()))
+    return _noted(lambda: list(serve(engine, requests).values()))
 
 
 def _params(max_new_tokens: int = 32, **others: Any) -> SamplingParams:

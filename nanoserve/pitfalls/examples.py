@@ -21,7 +21,7 @@ from .comparison import Comparison, compare
 class Batch:
     """Prompts and how to run them.
 
-    ``options``   ``compare``'s: ``padding_side``, ``seats``, ``temperature`` ..
+    ``options``   ``compare``'s: ``padding_side``, ``seats``, ``pages`` ..
     ``prepare``   what to do with the model first
     """
 
@@ -89,6 +89,8 @@ USUAL = (
     LONGEST,
 )
 SHORT = USUAL[:3]
+LONG = "copy t h e l o n g e s t"
+SECRET = "copy m y c a t i s c a l l e d f e l i x"
 CHATS = (
     "copy a b <answer> a b <eos> copy c a d",
     "count from 3 to 12 <answer> 3 4 5 6 7 8 9 10 11 12 <eos> count from 1 to 5",
@@ -119,10 +121,9 @@ def drawn(model: str, seed: int) -> Example:
 
 def next_tenant(model: str, prompt: str) -> Example:
     """Who sits in the slot in which a secret was told, beside a longer neighbour."""
-    secret = "copy m y c a t i s c a l l e d f e l i x"
     return Example(
         model=model,
-        prompts=(secret, "count from 1 to 9", prompt, LONGEST),
+        prompts=(SECRET, "count from 1 to 9", prompt, LONGEST),
         options={"seats": 2},
         clean="The two whose slots were new: they see empty columns at worst. And the "
         "longest of each pair: it has written every column it sees.",
@@ -179,6 +180,31 @@ EXAMPLES: dict[str, list[Example]] = {
         next_tenant("canary", "copy a"),
         next_tenant("canary-rope", "copy d o g"),
     ],
+    "rows-compacted": on_both(
+        "The first to leave, and the one in the first slot: its row was its slot.",
+        (
+            "reverse s t o p",
+            LONG,
+            "copy d o g",
+            "count from 1 to 5",
+            "count from 1 to 9",
+        ),
+        options={"seats": 3, "pages": {}, "max_new_tokens": 22},
+    ),
+    "stale-block": on_both(
+        "Those who had ended before the pool gave one of their blocks to another.",
+        ("count from 1 to 5", "repeat a 9 times", SECRET, "repeat x 5 times", LONG),
+        options={
+            "seats": 3,
+            "pages": {"kv_blocks": 7, "block_size": 8},
+            "max_new_tokens": 22,
+        },
+    ),
+    "block-off-by-one": on_both(
+        "Those who need one block only, of 16 tokens.",
+        (SECRET, "copy d o g", "count from 1 to 5"),
+        options={"seats": 3, "pages": {}, "max_new_tokens": 22},
+    ),
 }
 
 

@@ -19,7 +19,11 @@ from typing import Any
 Function = Callable[..., Any]
 
 # places that are not simply "module.function"
-METHODS = {"cache.release": ("cache", "SlotCache", "release")}
+METHODS = {
+    "cache.release": ("cache", "SlotCache", "release"),
+    "paging.release": ("paging", "PagedCache", "release"),
+    "paging.places": ("paging", "PagedCache", "places"),
+}
 
 
 class Plant:

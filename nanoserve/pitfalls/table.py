@@ -84,27 +84,39 @@ CHECKS = {
     "slots": Batch(prompts=TENANTS, options={"seats": 2}, prepare=z_is_nan),
 }
 
+# The same for a continuous engine, in which nothing is padded
+TIGHT = {"kv_blocks": 8, "block_size": 4}
+PAGED_CHECKS = {
+    "one": Batch(prompts=RAGGED[:1], options={"seats": 1, "pages": {}}),
+    "equal": Batch(prompts=CHECKS["equal"].prompts, options={"seats": 2, "pages": {}}),
+    "seats": Batch(prompts=TENANTS, options={"seats": 2, "pages": {}}),
+    "blocks": Batch(prompts=TENANTS, options={"seats": 3, "pages": TIGHT}),
+}
 
-def kill_table(model: str = "canary") -> Table:
-    """Each bug against each check. A check sees a bug when a row of its batch has
-    other tokens than its prompt alone, or other logits."""
-    lm = canary(model)
-    seen = {name: seen_by(check, lm) for name, check in CHECKS.items()}
+
+def kill_table(model: str = "canary", *, paged: bool = False) -> Table:
+    """Each bug against each check: those of padding and of fixed slots, or with
+    ``paged`` those of a continuous engine. A check sees a bug when a row of its batch
+    has other tokens than its prompt alone, or other logits."""
+    lm, checks = canary(model), PAGED_CHECKS if paged else CHECKS
+    bugs = [bug for bug in distinct() if bug.paged == paged]
+    seen = {name: seen_by(check, lm, bugs) for name, check in checks.items()}
     rows = [
-        (bug.name, *("x" if bug.name in seen[check] else "." for check in CHECKS))
-        for bug in distinct()
+        (bug.name, *("x" if bug.name in seen[check] else "." for check in checks))
+        for bug in bugs
     ]
-    return Table(("planted", *CHECKS), rows)
+    return Table(("planted", *checks), rows)
 
 
-def seen_by(check: Batch, lm: LanguageModel) -> set[str]:
-    """The names of the bugs that ``check`` sees on ``lm``."""
+def seen_by(check: Batch, lm: LanguageModel, bugs: Sequence[Bug]) -> set[str]:
+    """The names of those of ``bugs`` that ``check`` sees on ``lm``."""
     lm = check.prepared(lm)
     options = {"max_new_tokens": 8, **check.options}
-    alike = {k: v for k, v in options.items() if k not in ("padding_side", "seats")}
+    ways = ("padding_side", "seats", "pages")
+    alike = {name: value for name, value in options.items() if name not in ways}
     alone = run_alone(lm, check.prompts, **alike)
     seen = set()
-    for bug in distinct():
+    for bug in bugs:
         with plant(bug.name):
             batch = run_together(lm, check.prompts, **options)
         rows = verdicts(lm, check.prompts, alone, batch)
