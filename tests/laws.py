@@ -222,7 +222,6 @@ ENGINES = {
     "sequential": by_engine(SequentialEngine),
     "continuous": by_continuous(),
     "tight": by_continuous(max_num_batched_tokens=5, kv_blocks=10, block_size=4),
-    "swapping": by_continuous(kv_blocks=20, block_size=2, preemption="swap"),
 }
 
 # A small set in which every planted bug shows: a long prompt beside short ones, the

@@ -18,7 +18,7 @@ import tiny
 import torch
 
 from nanoserve import Request, SamplingParams, StaticBatchEngine, sampling
-from nanoserve.attention import keep_mask
+from nanoserve.attention import keep_chunk, keep_mask
 from nanoserve.cache import SlotCache
 from nanoserve.engine import emit, finish_reason
 from nanoserve.padding import positions
@@ -70,6 +70,25 @@ def _(mask, step=0):
 def _(lengths, width):
     newest = (lengths - 1).clamp(min=1)[:, None]
     return (torch.arange(width) < newest)[:, None, None]
+
+
+@mutant("a chunk not causal", "attention.keep_chunk")
+def _(start, count, device):
+    return torch.ones(1, 1, count, start + count, dtype=torch.bool, device=device)
+
+
+@mutant("a chunk sees nothing before itself", "attention.keep_chunk")
+def _(start, count, device):
+    keep = keep_chunk(start, count, device)
+    keep[..., :start] = False
+    return keep
+
+
+@mutant("an unfinished chunk is answered", "engine.emit")
+def _(rows, tokens, eos_token_ids):
+    for row in rows:
+        row.kv_length += row.unfed > 1
+    return emit(rows, tokens, eos_token_ids)
 
 
 @mutant("the first request's generator for all", "sampling.generator_for")
