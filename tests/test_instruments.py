@@ -306,6 +306,14 @@ def test_scores_weights_and_values_layer_by_layer(canary):
     assert {line("lowest", n, "why") for n in range(4)} == {"m" * 7 + "f" * 6}
 
 
+def test_a_cell_shows_the_worst_of_what_it_stands_for():
+    inf, nan, lowest = torch.inf, torch.nan, nan_scene.LOWEST
+    x = torch.tensor(
+        [[1, nan], [-inf, 1], [inf, 1], [0, 2], [0, 0], [lowest, 0], [-inf, nan]]
+    )
+    assert "".join(map(chr, nan_scene._worst(x, 1).tolist())) == "nipfzln"
+
+
 def test_under_right_padding_nothing_is_nan(canary):
     scene = NaNMicroscope(canary, PROMPTS, padding_side="right").scene
     for fill in ("lowest", "minus-inf"):

@@ -99,13 +99,16 @@ def test_a_planted_softmax_of_minus_inf_is_nan_where_it_was(llama):
     assert record.at(0, layer=1).out[1].isnan().all()
 
 
-def test_an_engine_is_recorded_too(llama):
+def test_an_engine_is_recorded_too_and_what_it_scrubs_afterwards(llama):
     engine = nanoserve.StaticBatchEngine(llama, max_num_seqs=2)
-    requests = [nanoserve.Request(prompt) for prompt in PROMPTS[:2]]
+    params = nanoserve.SamplingParams(max_tokens=3, ignore_eos=True)
+    requests = [nanoserve.Request(prompt, params) for prompt in PROMPTS[:2]]
     with recording.record(llama, weights=True) as record:
         nanoserve.serve(engine, requests)
-    assert record.passes and len(record.calls) == 3 * len(record.passes)
+    assert [len(each.calls) for each in record.passes] == [3, 3, 3]
     assert record.at(0, layer=2).keep.shape == (2, 1, 6, 6)
+    # its slots are zeroed by now; what was read of them stays
+    assert record.at(2, layer=0).k.abs().amax(dim=-1)[0].all()
 
 
 # --- off ---
@@ -178,5 +181,25 @@ def test_another_thread_records_its_own_and_no_more(llama):
         thread.join()
         nanoserve.next_token_logits(llama, PROMPTS)
     assert (len(mine.calls), counts["other"]) == (3, 6)
+    assert len(mine.passes) == 1
     gc.collect()
     assert batch.attention is attention
+
+
+def test_a_pass_of_another_thread_in_the_midst_of_ours_is_not_ours(llama, monkeypatch):
+    right, threads = attention.attend, []
+
+    def attend(*given: torch.Tensor) -> torch.Tensor:
+        if not threads:
+            run = nanoserve.next_token_logits
+            threads.append(threading.Thread(target=run, args=(llama, PROMPTS[1:])))
+            threads[0].start()
+            threads[0].join()
+        return right(*given)
+
+    monkeypatch.setattr(attention, "attend", attend)
+    with recording.record(llama) as record:
+        nanoserve.next_token_logits(llama, PROMPTS)
+    (only,) = record.passes
+    assert [call.layer for call in only.calls] == [0, 1, 2]
+    assert [len(hidden) for hidden in only.hidden] == [18, 18, 18]

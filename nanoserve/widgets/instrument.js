@@ -10,6 +10,7 @@
 // and calls `this.set({ .. })` to change the state. `this.scene`, `this.words` and
 // `this.look` are what Python sent; `this.live` is true beside a running kernel.
 import { control, fill, iconButton, node, setIcon, setText } from "./dom.js";
+import { sample } from "./grid.js";
 
 export const KINDS = {};
 let instruments = 0;
@@ -197,6 +198,16 @@ export function stepper(words, count, go, every = 900) {
 export function legend(items) {
   return node("ul.legend", {}, ...items.map(([sample, words]) =>
     node("li", {}, sample, words)));
+}
+
+/** What each code of `lines` stands for: only what is met in one of them or `always`. */
+export function codeLegend({ scene, words, look }, always = "") {
+  const { codes, lines, rows, opens } = scene;
+  const met = (code) => always.includes(code) || lines.some((line) => line.includes(code));
+  const marks = new Set(Object.keys(codes).filter(met).map((code) => codes[code]));
+  // in the order of the words: a notebook sorts the keys of what it stores
+  return legend(Object.keys(words).filter((word) => marks.has(word)).map((mark) =>
+    [sample(look, mark, rows[opens.row].hue), words[mark]]));
 }
 
 // --- beside a kernel ---

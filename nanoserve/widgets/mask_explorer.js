@@ -1,8 +1,8 @@
 // The mask explorer: for one row of a batch a matrix, queries downwards, keys across.
 // Its lines come from Python; here they are only put in their places.
 import { control, node, setText } from "./dom.js";
-import { Sheet, sample } from "./grid.js";
-import { Instrument, KINDS, choices, legend, stepper, toggle } from "./instrument.js";
+import { Sheet } from "./grid.js";
+import { Instrument, KINDS, choices, codeLegend, stepper, toggle } from "./instrument.js";
 
 const LABEL = 84; // pixels left of the matrix for the queries' tokens
 const HEAD = 66; // and above it for the keys'
@@ -28,7 +28,7 @@ class MaskExplorer extends Instrument {
     return [title, node("div.row", {}, this.rows, ...this.parts),
       ...(this.steps ? [node("div.row", {}, this.steps)] : []),
       node("div.sides", {}, this.matrix, node("div.aside", {}, this.buildAnswers(),
-        this.heading, this.list, this.buildLegend()))];
+        this.heading, this.list, codeLegend(this)))];
   }
 
   buildAnswers() {
@@ -142,14 +142,6 @@ class MaskExplorer extends Instrument {
       return node("span", { class: kind + wrong, style: `--hue: ${this.row.hue}` },
         this.row.tokens[key]);
     }));
-  }
-
-  buildLegend() {
-    const { codes, lines, rows, opens } = this.scene;
-    const met = Object.keys(codes).filter((code) => codes[code] &&
-      lines.some((line) => line.includes(code)));
-    return legend(met.map((code) =>
-      [sample(this.look, codes[code], rows[opens.row].hue), this.words[codes[code]]]));
   }
 
   // --- in words, as mask_explorer.py's sentence ---

@@ -2,8 +2,8 @@
 // one with -inf. Above, the hidden states of all rows, layer by layer, as far as one
 // has stepped; below, one row in this layer, from its scores to the state that goes on.
 import { control, node, setText } from "./dom.js";
-import { Sheet, sample } from "./grid.js";
-import { Instrument, KINDS, choices, legend, stepper } from "./instrument.js";
+import { Sheet } from "./grid.js";
+import { Instrument, KINDS, choices, codeLegend, stepper } from "./instrument.js";
 
 const LABEL = 76; // pixels left of a matrix for the queries' tokens
 const STRIP = 7; // between a matrix and the strips beside it
@@ -25,7 +25,7 @@ class NaNMicroscope extends Instrument {
     const title = node("p.title", {}, node("b", {}, words.name), " ",
       node("span", {}, scene.title));
     return [title, node("div.row", {}, this.rows, this.steps), this.pair,
-      this.buildLegend()];
+      codeLegend(this, "?")];
   }
 
   buildPanel(name) {
@@ -43,15 +43,6 @@ class NaNMicroscope extends Instrument {
     const element = node("div.fill", {}, heading, ...rows.map((row) => row.element),
       sheet.element);
     return { name, rows, sheet, element };
-  }
-
-  /** All that may be met on the way, so that nothing jumps. */
-  buildLegend() {
-    const { codes, lines, rows, opens } = this.scene;
-    const met = Object.keys(codes).filter((code) => code === "?" ||
-      lines.some((line) => line.includes(code)));
-    return legend(met.map((code) =>
-      [sample(this.look, codes[code], rows[opens.row].hue), this.words[codes[code]]]));
   }
 
   /** Hover or touch a query of a matrix. */
@@ -206,7 +197,9 @@ class NaNMicroscope extends Instrument {
     if (stage === "out") return words[`why_${scene.lines[layer.why][state.query]}`];
     if (stage === "hidden") return words[`state_${scene.lines[layer.hidden][state.query]}`];
     const line = scene.lines[layer[stage][state.query]];
-    const counts = Object.keys(scene.codes).filter((code) => line.includes(code)).map((code) =>
+    const codes = Object.keys(words).filter((word) => word.startsWith("count_")).map((word) =>
+      word.slice("count_".length));
+    const counts = codes.filter((code) => line.includes(code)).map((code) =>
       this.say(`count_${code}`, { count: line.split(code).length - 1 }));
     return this.say(`said_${stage}`, { keys: line.length,
       counts: counts.join(words.joined_by) });

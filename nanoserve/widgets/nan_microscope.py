@@ -149,8 +149,9 @@ def _told(
     if stage == "hidden":
         return WORDS[f"state_{scene['lines'][found['hidden']][query]}"]
     line = scene["lines"][found[stage][query]]
+    codes = [key.removeprefix("count_") for key in WORDS if key.startswith("count_")]
     counts = [
-        say(f"count_{code}", count=line.count(code)) for code in CODES if code in line
+        say(f"count_{code}", count=line.count(code)) for code in codes if code in line
     ]
     told = WORDS["joined_by"].join(counts)
     return say(f"said_{stage}", keys=len(line), counts=told)
