@@ -117,7 +117,8 @@ def test_axe_finds_no_fault_and_nothing_sticks_out(read, tmp_path, name, width, 
         page.locator(".ns-player canvas").first.wait_for()
     for fold in page.locator("main details").all():
         fold.evaluate("(each) => { each.open = true; }")
-    page.screenshot(path=tmp_path / f"{name}-{width}-{scheme}.png", full_page=True)
+    picture = tmp_path / f"{name}-{width}-{scheme}.png"
+    page.screenshot(path=picture, full_page=True, timeout=120_000)
     assert page.evaluate("document.documentElement.scrollWidth") == width
     found = accessibility.problems(page)
     assert [each for each in found if not each.startswith("minor")] == []
