@@ -45,6 +45,17 @@ def gpt2():
     return tiny.tiny_lm("gpt2")
 
 
+@pytest.fixture
+def fresh_kernel(monkeypatch, tmp_path):
+    """For a lesson's cells: in its folder, nothing answered yet, no panel shown."""
+    from nanoserve.course import binding, notebooks, panels
+
+    monkeypatch.setenv("NANOSERVE_PROGRESS", str(tmp_path / "progress.json"))
+    monkeypatch.setattr(panels, "show", lambda _: None)
+    monkeypatch.setattr(binding, "_attempts", {})
+    monkeypatch.chdir(notebooks.FOLDER)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def near_ties_are_rare():
     """At most one compared row in a thousand, over all tests of this session."""

@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 
 import pytest
+import run_all
 import torch
 
 from nanoserve import Request, SamplingParams, StaticBatchEngine, load, padding, serve
@@ -17,6 +18,7 @@ from nanoserve.course import checks, lessons, panels, trial, values
 from nanoserve.course.lessons import lesson_02
 
 EXERCISES = lessons.exercises()
+LESSON = lessons.all_lessons()["02"]
 RESULTS = Path(__file__).parents[1] / "data" / "results" / "pad_share.json"
 
 
@@ -177,3 +179,26 @@ def test_the_recorded_shares_are_computed_as_the_exercise_does(tmp_path, monkeyp
         reference = lesson_02.pad_share_in_batches(lengths, size)
         assert script.pad_share(lengths, size) == pytest.approx(reference)
     assert script.of_traffic(lengths)["pad_share"][2] == 0.25
+
+
+# ---- the lesson, with a learner's answers in place -------------------------------
+
+
+def pad_batch(prompts, pad_id, side):
+    ids, mask = padding.pad_batch(prompts, pad_id, side)
+    return ids.int(), mask.int()
+
+
+def pad_share(lengths):
+    return 1 - torch.tensor(lengths).float().mean() / max(lengths)
+
+
+@pytest.mark.slow
+def test_the_lesson_runs_with_answers_in_another_form(fresh_kernel):
+    run_all.with_answers("02", pad_batch, pad_share, lesson_02.pad_share_in_batches)
+
+
+@pytest.mark.slow
+def test_wrong_answers_never_break_run_all(fresh_kernel):
+    asked = [*LESSON.exercises, *LESSON.guesses]
+    assert run_all.with_wrong_answers("02") == len(asked)

@@ -10,6 +10,7 @@ import math
 from dataclasses import replace
 
 import pytest
+import run_all
 import torch
 
 from nanoserve import generate_batch, load, padding, pitfalls
@@ -17,6 +18,7 @@ from nanoserve.course import checks, lessons, trial, values
 from nanoserve.course.lessons import lesson_03
 
 EXERCISES = lessons.exercises()
+LESSON = lessons.all_lessons()["03"]
 PADDED = torch.tensor([[False, False, True, True], [True] * 4])
 
 # Worked out by hand: a reference is not its own judge.
@@ -136,3 +138,30 @@ def test_a_pad_that_is_no_token_crashes():
     strange = replace(lm, pad_token_id=len(lm.tokenizer))
     with pytest.raises(IndexError):
         generate_batch(strange, ASKED)
+
+
+# ---- the lesson, with a learner's answers in place -------------------------------
+
+
+def prefill_positions(mask):
+    return [[max(0, sum(row[: i + 1]) - 1) for i in range(len(row))] for row in mask]
+
+
+def decode_position(mask, step):
+    return [float(row.sum()) + step - 1 for row in mask]
+
+
+def rope_score(query, key, query_position, key_position):
+    product = turned(query, query_position) * turned(key, key_position).conjugate()
+    return torch.tensor(product.real)
+
+
+@pytest.mark.slow
+def test_the_lesson_runs_with_answers_in_another_form(fresh_kernel):
+    run_all.with_answers("03", prefill_positions, decode_position, rope_score)
+
+
+@pytest.mark.slow
+def test_wrong_answers_never_break_run_all(fresh_kernel):
+    asked = [*LESSON.exercises, *LESSON.guesses]
+    assert run_all.with_wrong_answers("03") == len(asked)

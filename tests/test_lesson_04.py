@@ -7,6 +7,7 @@ are in test_exercises.py, for all lessons.
 from __future__ import annotations
 
 import pytest
+import run_all
 import torch
 
 from nanoserve import attention, load, padding, pitfalls
@@ -14,6 +15,7 @@ from nanoserve.course import checks, lessons, panels, trial, values
 from nanoserve.course.lessons import lesson_04
 
 EXERCISES = lessons.exercises()
+LESSON = lessons.all_lessons()["04"]
 LEFT = torch.tensor([[False, True, True], [True, True, True]])
 
 # Worked out by hand: a reference is not its own judge.
@@ -151,3 +153,29 @@ def test_two_tokens_are_kept_and_one_is_lost():
     lm = load("canary", device="cpu")
     chat = lm.encode("copy a b <answer> a b <eos> copy c a d")
     assert chat.count(lm.tokenizer.eos_token_id) == guesses["lost_tokens"].answer
+
+
+# ---- the lesson, with a learner's answers in place -------------------------------
+
+
+def keep_mask(mask):
+    return by_loops(mask, lambda row, q, k: (k <= q and row[k]) or k == q)
+
+
+def last_real_token(mask):
+    return [float(max(i for i, real in enumerate(row) if real)) for row in mask]
+
+
+def grow_mask(mask, step):
+    return [[*map(int, row), *[1] * step] for row in mask]
+
+
+@pytest.mark.slow
+def test_the_lesson_runs_with_answers_in_another_form(fresh_kernel):
+    run_all.with_answers("04", keep_mask, last_real_token, grow_mask)
+
+
+@pytest.mark.slow
+def test_wrong_answers_never_break_run_all(fresh_kernel):
+    asked = [*LESSON.exercises, *LESSON.guesses]
+    assert run_all.with_wrong_answers("04") == len(asked)

@@ -141,7 +141,7 @@ TERMS = (
         "logits",
         "03",
         "The scores of all words of the vocabulary, from which the next token is "
-        "chosen. Two runs that agree in them agree in everything.",
+        "chosen. Two runs that agree in them choose alike.",
     ),
     Term(
         "mask",
