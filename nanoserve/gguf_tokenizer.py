@@ -48,7 +48,8 @@ def _smollm(words: list[str], merges: list[str], kinds: list[int]) -> Any:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     vocabulary = {word: place for place, word in enumerate(words)}
-    pairs = [tuple(merge.split(" ")) for merge in merges]
+    halves = (merge.split(" ") for merge in merges)
+    pairs = [(left, right) for left, right in halves]
     tokenizer = Tokenizer(models.BPE(vocabulary, pairs))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
