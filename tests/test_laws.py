@@ -26,6 +26,7 @@ from nanoserve import (
     SequentialEngine,
     StaticBatchEngine,
     attention,
+    engine,
     generate_batch,
     next_token_logits,
     serve,
@@ -70,10 +71,10 @@ def test_each_answer_of_an_engine_equals_its_prompt_alone(
 def test_an_engine_that_has_served_before_answers_the_same(
     lm, first, second, seats, options
 ):
-    for engine in StaticBatchEngine(lm, seats), ContinuousBatchEngine(lm, **options):
-        serve(engine, first)
-        again = laws.by_engine(lambda _, engine=engine: engine)
-        laws.hold(lm, second, {engine.name: again})
+    for used in StaticBatchEngine(lm, seats), ContinuousBatchEngine(lm, **options):
+        serve(used, first)
+        again = laws.by_engine(lambda _, used=used: used)
+        laws.hold(lm, second, {used.name: again})
 
 
 @draws.examples(0.5)
@@ -146,6 +147,33 @@ def test_a_neighbours_content_changes_no_bit_of_an_engines_row(lm, batches, side
             serve(engine, never_stopping(batch, limits))
         seen.append(torch.stack(logits))
     assert torch.equal(*seen)
+
+
+@given(batches=twins(), options=draws.CONTINUOUS)
+def test_a_neighbours_content_changes_no_bit_of_a_continuous_row(lm, batches, options):
+    *prompts, same, limits = batches
+    seen = []
+    for batch in prompts:
+        running = ContinuousBatchEngine(lm, **options)
+        with logits_of_request("ABCDE"[same]) as logits:
+            serve(running, never_stopping(batch, limits))
+        seen.append(torch.stack(logits))
+    assert torch.equal(*seen)
+
+
+@contextlib.contextmanager
+def logits_of_request(name):
+    """Collect the logits of one request, whatever row it has in a pass."""
+    seen, next_tokens = [], engine.next_tokens
+
+    def noting(logits, rows):
+        for row, scores in zip(rows, logits, strict=True):
+            if row.request_id == name:
+                seen.append(scores.clone())
+        return next_tokens(logits, rows)
+
+    with mock.patch.object(engine, "next_tokens", noting):
+        yield seen
 
 
 def never_stopping(prompts, limits):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from random import Random
 
 import laws
 import pytest
@@ -142,6 +143,19 @@ def test_the_conversation_trace_at_32_slots():
     assert (
         bill(real_traffic.trace("conv"), 64, "continuous").useful_slot_steps == tokens
     )
+
+
+def test_the_draw_that_is_run_on_smollm2():
+    """64 of the conversations, cut down to 128 tokens at most."""
+    drawn = Random(7).sample(real_traffic.trace("conv"), 64)
+
+    def cut(tokens, longest):
+        return min(max(round(tokens * 128 / longest), 1), 128)
+
+    asked = lengths(*[(cut(p, 4142), cut(o, 1000)) for _, p, o in drawn])
+    assert sum(each.prompt for each in asked) == 2023
+    assert sum(each.output for each in asked) == 1880
+    assert passes(asked, 8) == [500, 280]
 
 
 @pytest.mark.parametrize(
