@@ -42,6 +42,11 @@ BY_HAND = [
     ("pad_share_in_batches", ([2, 4, 3], 2), 2 / 11),
     ("pad_share_in_batches", ([1, 3], 2), 1 / 3),
 ]
+ANSWERS = {
+    "pads_needed": 3 * 4 - (2 + 4 + 3),
+    "one_long_prompt": 7 * (100 - 1),
+    "conversations": 60,
+}
 
 
 @pytest.mark.parametrize(("exercise", "arguments", "answer"), BY_HAND)

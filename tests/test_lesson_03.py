@@ -31,6 +31,13 @@ BY_HAND = [
     ("rope_score", ((1.0, 0.0), (0.0, 1.0), math.pi / 2, 0), 1),
     ("rope_score", ((2.0, 0.0), (0.0, 1.0), 0, math.pi / 2), -2),
 ]
+ANSWERS = {
+    "first_position": 0,
+    "wrong_rows": {"A", "D"},
+    "wrong_rows_rope": set(),
+    "first_wrong_token": 2,
+    "strange_pad": "crash",
+}
 
 
 @pytest.mark.parametrize(("exercise", "arguments", "answer"), BY_HAND)

@@ -30,6 +30,14 @@ BY_HAND = [
     ("grow_mask", (LEFT, 1), [[0, 1, 1, 1], [1, 1, 1, 1]]),
     ("grow_mask", (LEFT.flip(1)[:1], 2), [[1, 1, 0, 1, 1]]),
 ]
+ANSWERS = {
+    "keys_seen": 2,
+    "dropped_rows": {"A", "C"},
+    "column_read": 1,
+    "forgetful_rows": {"A", "B", "C"},
+    "future_weight": "smaller",
+    "lost_tokens": 1,
+}
 
 
 @pytest.mark.parametrize(("exercise", "arguments", "answer"), BY_HAND)

@@ -270,3 +270,18 @@ def test_wrong_answers_never_break_run_all(monkeypatch, tmp_path):
     monkeypatch.setenv("NANOSERVE_PROGRESS", str(tmp_path / "progress.json"))
     monkeypatch.setattr(panels, "show", lambda panel: None)
     assert run_all.with_wrong_answers("05") == 7
+
+
+@pytest.mark.slow
+def test_right_answers_of_any_form_run_the_lesson(monkeypatch, tmp_path):
+    monkeypatch.setenv("NANOSERVE_PROGRESS", str(tmp_path / "progress.json"))
+    monkeypatch.setattr(panels, "show", lambda panel: None)
+
+    def safe_softmax(scores, keep):
+        weights = lesson_05.safe_softmax(scores, keep)
+        return weights.double().numpy()
+
+    def who_is_poisoned(mask, layers):
+        return lesson_05.who_is_poisoned(mask, layers).int().tolist()
+
+    run_all.with_answers("05", safe_softmax, who_is_poisoned)

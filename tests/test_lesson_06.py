@@ -311,3 +311,18 @@ def test_wrong_answers_never_break_run_all(monkeypatch, tmp_path):
     monkeypatch.setenv("NANOSERVE_PROGRESS", str(tmp_path / "progress.json"))
     monkeypatch.setattr(panels, "show", lambda panel: None)
     assert run_all.with_wrong_answers("06") == 5
+
+
+@pytest.mark.slow
+def test_right_answers_of_any_form_run_the_lesson(monkeypatch, tmp_path):
+    monkeypatch.setenv("NANOSERVE_PROGRESS", str(tmp_path / "progress.json"))
+    monkeypatch.setattr(panels, "show", lambda panel: None)
+
+    def generate_batch(forward, prompts, limit):
+        answers = lesson_06.generate_batch(forward, prompts, limit)
+        return tuple(map(torch.tensor, answers))
+
+    def equals_alone(batch, alone):
+        return int(lesson_06.equals_alone(batch, alone))
+
+    run_all.with_answers("06", generate_batch, equals_alone)
