@@ -6,6 +6,7 @@ shapes that no engine of ours makes yet (chunked prefill, preemption).
 
 from __future__ import annotations
 
+from collections import Counter
 from random import Random
 
 from nanoserve import SlotTrace
@@ -92,7 +93,15 @@ def random_trace(
     draw = Random(seed)
     slots = slots or draw.randint(1, 11)
     piece_of = dict(enumerate(PIECES)).__getitem__
-    trace = SlotTrace("random", slots, 40, piece_of=piece_of, history=history)
+    trace = SlotTrace(
+        "random",
+        slots,
+        40,
+        piece_of=piece_of,
+        block_size=4 if seed % 2 else None,
+        history=history,
+    )
+    most: Counter[int] = Counter()  # what each request has held
     queue: list[int] = []
     seats: dict[int, tuple[int, int]] = {}  # slot -> (request, tokens held)
     clock = 0
@@ -102,7 +111,7 @@ def random_trace(
             queue.append(trace.add(f"r{number}", 6, 9, arrival))
         cells: list[Cell] = []
         for slot in range(slots):
-            _random_cell(draw, trace, slot, queue, seats, cells, clock)
+            _random_cell(draw, trace, slot, queue, seats, cells, clock, most)
         clock += draw.choice((1, 1, 1, 5)) if not cells else 0
         trace.record(cells, clock)
         clock += 1
@@ -119,6 +128,7 @@ def _random_cell(
     seats: dict[int, tuple[int, int]],
     cells: list[Cell],
     clock: int,
+    most: Counter[int],
 ) -> None:
     ready = [i for i in queue if trace.requests[i].arrival <= clock]
     if slot not in seats and ready and draw.random() < 0.7:
@@ -140,8 +150,14 @@ def _random_cell(
         fed = draw.randint(1, need) if need > 1 else 1
         state: State = "prefill" if need > 1 or not kv else "decode"
         pads = draw.choice((0, 0, 4)) if state == "prefill" else 0
-        cells.append(Cell(slot, index, state, fed, pads, int(fed == need), kv + fed))
-        seats[slot] = (index, kv + fed)
+        again = min(max(most[index] - kv, 0), fed) if state == "prefill" else 0
+        answer = fed - again if state == "prefill" and record.token_ids else 0
+        held = kv + fed
+        cells.append(
+            Cell(slot, index, state, fed, pads, int(fed == need), held, again, answer)
+        )
+        seats[slot] = (index, held)
+        most[index] = max(most[index], held)
 
 
 def _random_end(draw: Random, trace: SlotTrace, cell: Cell) -> None:

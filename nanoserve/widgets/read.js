@@ -115,22 +115,36 @@ export function ledger(trace, passes) {
   if (bounded) {
     // the first runs are gone: take what came later off the whole
     Object.assign(sums, trace.stored.ledger);
-    countRuns(sums, trace.runs, passes, trace.passes, -1);
+    countRuns(sums, trace, passes, trace.passes, -1);
   } else {
-    countRuns(sums, trace.runs, 0, passes, 1);
+    countRuns(sums, trace, 0, passes, 1);
   }
   sums.passes = passes;
-  sums.kv_reserved_token_steps = passes * trace.slots * trace.capacity;
+  if (!trace.stored.block_size) {
+    sums.kv_reserved_token_steps = passes * trace.slots * trace.capacity;
+  }
   return withShares(sums, trace.slots * passes);
 }
 
-function countRuns(sums, runs, from, to, sign) {
-  for (const run of runs) {
+function countRuns(sums, trace, from, to, sign) {
+  const block = trace.stored.block_size;
+  for (const run of trace.runs) {
     if (run.start >= to) break; // runs are kept in the order in which they began
     const first = Math.max(run.start, from);
     const passes = Math.min(run.end, to) - first;
-    if (passes > 0) countRun(sums, run, first, passes, sign);
+    if (passes <= 0) continue;
+    countRun(sums, run, first, passes, sign);
+    if (block) sums.kv_reserved_token_steps += sign * inBlocks(run, first, passes, block);
   }
+}
+
+/** KV token-steps of the blocks that a run filled: paged KV is reserved as needed. */
+function inBlocks(run, first, passes, block) {
+  let sum = 0;
+  for (let pass = first; pass < first + passes; pass += 1) {
+    sum += Math.ceil(kvAt(run, pass) / block) * block;
+  }
+  return sum;
 }
 
 function countRun(sums, run, first, passes, sign) {
@@ -146,7 +160,11 @@ function countRun(sums, run, first, passes, sign) {
   sums.kv_live_token_steps += sign * held;
   sums.generated_tokens += sign * run.emitted * passes;
   sums.pad_tokens += sign * run.pads * passes;
-  if (run.state === "prefill") sums.prompt_tokens += sign * run.fed * passes;
+  if (run.state !== "prefill") return;
+  // after a preemption tokens are fed a second time, and with them some of the answer
+  const { recomputed = 0, answer = 0 } = run;
+  sums.recomputed_tokens += sign * recomputed * passes;
+  sums.prompt_tokens += sign * (run.fed - recomputed - answer) * passes;
 }
 
 function withShares(sums, seats) {
