@@ -89,7 +89,10 @@ def test_untrusted_and_without_a_kernel_the_stills_stand(browser, lab):
         output = nbformat.v4.new_output("execute_result", data, execution_count=1)
         cells.append(nbformat.v4.new_code_cell("it", outputs=[output]))
     page = opened(browser, lab, cells)
-    page.wait_for_selector(".jp-OutputArea-output img", timeout=60_000)
+    # Lab draws its cells one after the other
+    all_images = "[...document.querySelectorAll('.jp-OutputArea-output img')]"
+    drawn = f"{all_images}.filter((each) => each.naturalWidth).length === 2"
+    page.wait_for_function(drawn, timeout=60_000)
     images = page.locator(".jp-OutputArea-output img")
     widths = images.evaluate_all("(all) => all.map((each) => each.naturalWidth)")
     assert len(widths) == 2 and min(widths) > 300
