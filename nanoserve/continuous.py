@@ -64,7 +64,7 @@ class ContinuousBatchEngine(engine.Engine):
         gpu_memory_utilization: float = 0.9,
         preemption: str = "recompute",
     ) -> None:
-        whole("block_size", block_size, at_least=1)
+        block_size = whole("block_size", block_size, at_least=1)
         super().__init__(lm, max_num_seqs, max_model_len, block_size)
         self.max_num_batched_tokens = self._checked_budget(
             max_num_batched_tokens, enable_chunked_prefill
@@ -75,8 +75,8 @@ class ContinuousBatchEngine(engine.Engine):
         self.preemption = preemption
         if kv_blocks is None:
             kv_blocks = self._default_blocks(block_size, gpu_memory_utilization)
-        whole("kv_blocks", kv_blocks, at_least=1)
-        self.cache = PagedCache(lm.model, self.max_num_seqs, kv_blocks, block_size)
+        blocks = whole("kv_blocks", kv_blocks, at_least=1)
+        self.cache = PagedCache(lm.model, self.max_num_seqs, blocks, block_size)
 
     # --- limits ---
 
