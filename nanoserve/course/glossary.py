@@ -103,8 +103,8 @@ TERMS = (
     Term(
         "finite floor",
         "05",
-        "The lowest finite number of a dtype, as the score of a key that is hidden: its "
-        "weight is 0, and a row of nothing else is no NaN.",
+        "The lowest finite number of a dtype, as the score of a key that is hidden: "
+        "its weight is 0, and a row of nothing else is no NaN.",
         "`torch.finfo(dtype).min`",
     ),
     Term(
@@ -165,8 +165,8 @@ TERMS = (
     Term(
         "near-tie",
         "06",
-        "The two best logits lie so close that rounding decides. Another batch size may "
-        "then choose another token, with nothing wrong.",
+        "The two best logits lie so close that rounding decides. Another batch size "
+        "may then choose another token, with nothing wrong.",
     ),
     Term(
         "pad",
