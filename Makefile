@@ -90,18 +90,19 @@ lint: $(STAMP)
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 
-# nbval makes a test of every notebook cell, so that one closing line of pytest's
-# speaks for all. In this environment's own Python, whatever "python3" means to Jupyter.
+# nbval makes a test of every notebook cell. In this environment's own Python, whatever
+# "python3" means to Jupyter.
 NBVAL := --nbval --nbval-current-env
-
-# In a process of their own: under coverage's tracer the endless attempts of exercises
-# never end, and a driven browser leaves an event loop that others stumble over.
-BY_THEMSELVES := tests/test_exercises.py $(wildcard tests/test_lesson_*.py) tests/browser
+# A file to each core, so that a notebook and a browser stay in one piece. Threads of
+# torch that wait must not spin: the other core's tests need the time.
+PYTEST := OMP_WAIT_POLICY=PASSIVE $(RUN) -m pytest -q -n auto --maxprocesses 4 --dist loadfile
+# Untraced: under coverage the endless attempts of exercises never end, and what a
+# notebook or a browser runs is in another process.
+UNTRACED := tests/test_exercises.py $(wildcard tests/test_lesson_*.py) tests/browser
 
 test: lint
-	$(RUN) -m pytest -q $(BY_THEMSELVES)
-	$(RUN) -m pytest --cov --cov-report=term $(NBVAL) \
-	  $(BY_THEMSELVES:%=--ignore=%) tests notebooks
+	$(PYTEST) $(NBVAL) $(UNTRACED) notebooks
+	OMP_NUM_THREADS=1 $(PYTEST) --cov --cov-report=term $(UNTRACED:%=--ignore=%) tests
 
 notebooks: $(STAMP)
 	$(RUN) -m nanoserve.course.notebooks refresh

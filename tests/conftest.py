@@ -63,6 +63,22 @@ def near_ties_are_rare():
     assert not laws.REPORT.tally.too_many(), str(laws.REPORT.tally)
 
 
+def pytest_sessionfinish(session):
+    output = getattr(session.config, "workeroutput", None)  # a worker's, of xdist
+    if output is not None:
+        tally = laws.REPORT.tally
+        output["laws"] = [tally.rows, tally.near_ties, laws.REPORT.lines]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    """Add up what the workers have compared."""
+    rows, near_ties, lines = getattr(node, "workeroutput", {}).get("laws", (0, 0, []))
+    laws.REPORT.tally.rows += rows
+    laws.REPORT.tally.near_ties += near_ties
+    laws.REPORT.lines += lines
+
+
 def pytest_terminal_summary(terminalreporter):
     if laws.REPORT.tally.rows or laws.REPORT.lines:
         terminalreporter.section("laws")
