@@ -101,8 +101,11 @@ PYTEST := OMP_WAIT_POLICY=PASSIVE $(RUN) -m pytest -q -n auto --maxprocesses 4 -
 UNTRACED := tests/test_exercises.py $(wildcard tests/test_lesson_*.py) tests/browser
 
 test: lint
-	$(PYTEST) $(NBVAL) $(UNTRACED) notebooks
-	OMP_NUM_THREADS=1 $(PYTEST) --cov --cov-report=term $(UNTRACED:%=--ignore=%) tests
+	@status=0; set -x; \
+	$(PYTEST) $(NBVAL) $(UNTRACED) notebooks || status=1; \
+	OMP_NUM_THREADS=1 $(PYTEST) --cov --cov-report=term $(UNTRACED:%=--ignore=%) tests \
+	  || status=1; \
+	{ set +x; } 2>/dev/null; exit $$status
 
 notebooks: $(STAMP)
 	$(RUN) -m nanoserve.course.notebooks refresh
