@@ -12,7 +12,7 @@ import pytest
 import run_all
 import torch
 
-from nanoserve import attention, generate, generate_batch, load, padding, pitfalls
+from nanoserve import attention, generate, load, padding, pitfalls
 from nanoserve.course import checks, lessons, panels, trial, values
 from nanoserve.course.forward import Forward
 from nanoserve.course.lessons import lesson_06
@@ -302,7 +302,7 @@ def test_the_books_test_of_two_rows():
     a, b = ids("copy a")[0][2], ids("copy b")[0][2]
     prompts = [[a] * 24, [b] * 3]
     assert not pitfalls.compare(LM, prompts, max_new_tokens=6, ignore_eos=True).wrong
-    rows = generate_batch(LM, prompts, max_new_tokens=6, ignore_eos=True)
+    rows = generate.generate_batch(LM, prompts, max_new_tokens=6, ignore_eos=True)
     assert [row.generated_tokens for row in rows] == [6, 6]
 
 
