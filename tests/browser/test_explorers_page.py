@@ -88,6 +88,21 @@ def test_it_opens_with_the_rectangle_in_two_sentences(padding, explorer):
     assert field.input_value() == "\n".join(PROMPTS)
 
 
+def test_each_cell_shows_token_id_mask_and_position(padding):
+    cells = padding.page.locator('.ns-rectangle [data-row="1"]')
+    assert [" ".join(each.split()) for each in cells.all_inner_texts()] == [
+        "0 0 0",  # a pad: its id, its mask, its position
+        "0 0 0",
+        "<bos> 1 1 0",
+        "copy 10 1 1",
+        "c 14 1 2",
+        "a 12 1 3",
+        "d 15 1 4",
+        "<answer> 3 1 5",
+        "… 1 6",  # the next token
+    ]
+
+
 def test_without_a_kernel_nothing_can_be_typed_and_a_line_says_so(padding):
     assert padding.page.locator("textarea").is_disabled()
     said = padding.page.inner_text(".ns-prompts .ns-more")
