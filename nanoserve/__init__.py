@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .generate import generate_one as generate_one
     from .generate import next_token_logits as next_token_logits
     from .generate import stream_one as stream_one
+    from .ledger import SlotLedger as SlotLedger
     from .request import GenerationResult as GenerationResult
     from .request import Request as Request
     from .request import SamplingParams as SamplingParams
@@ -29,12 +30,11 @@ if TYPE_CHECKING:
     from .serving import serve as serve
     from .static import SequentialEngine as SequentialEngine
     from .static import StaticBatchEngine as StaticBatchEngine
-    from .trace import SlotLedger as SlotLedger
     from .trace import SlotTrace as SlotTrace
     from .widgets.compare_alone import CompareAlone as CompareAlone
     from .widgets.mask_explorer import MaskExplorer as MaskExplorer
-    from .widgets.padding_explorer import PaddingExplorer as PaddingExplorer
     from .widgets.nan_microscope import NaNMicroscope as NaNMicroscope
+    from .widgets.padding_explorer import PaddingExplorer as PaddingExplorer
     from .widgets.slot_player import SlotPlayer as SlotPlayer
 
 __version__ = "0.1.0"
@@ -54,6 +54,7 @@ ROOMS = {
     "generate_one": "generate",
     "next_token_logits": "generate",
     "stream_one": "generate",
+    "SlotLedger": "ledger",
     "GenerationResult": "request",
     "Request": "request",
     "SamplingParams": "request",
@@ -61,7 +62,6 @@ ROOMS = {
     "serve": "serving",
     "SequentialEngine": "static",
     "StaticBatchEngine": "static",
-    "SlotLedger": "trace",
     "SlotTrace": "trace",
     "MaskExplorer": "widgets.mask_explorer",
     "NaNMicroscope": "widgets.nan_microscope",

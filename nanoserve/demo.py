@@ -15,10 +15,11 @@ from rich.table import Table
 from rich.text import Text
 
 from . import checkpoint, look
+from .ledger import Run
 from .picture import bill
 from .request import Request, SamplingParams
 from .static import StaticBatchEngine
-from .trace import Run, SlotTrace
+from .trace import SlotTrace
 
 PROMPTS = (
     "count from 1 to 5",

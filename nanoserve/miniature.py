@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from html import escape
 
 from . import look, picture
-from .trace import SlotTrace, State
+from .ledger import State
+from .trace import SlotTrace
 
 
 @dataclass

@@ -13,7 +13,8 @@ from typing import Any
 from unicodedata import category
 
 from . import look, miniature
-from .trace import Run, SlotLedger, SlotTrace
+from .ledger import Run, SlotLedger
+from .trace import SlotTrace
 
 # --- as text ---
 

@@ -13,8 +13,8 @@ from typing import Any, Protocol, TypeVar
 
 from . import admission
 from .errors import invalid
+from .ledger import Run, SlotLedger
 from .request import whole
-from .trace import Run, SlotLedger
 
 ORDERS = ("arrival", "prompt", "output")
 # an engine's rule, and whether it pads the prompts that it prefills together

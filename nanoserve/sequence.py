@@ -10,8 +10,8 @@ import torch
 
 from . import sampling
 from .errors import invalid
+from .ledger import Cell, State
 from .request import FinishReason, GenerationResult, Request, whole
-from .trace import Cell, State
 
 if TYPE_CHECKING:
     from .checkpoint import LanguageModel

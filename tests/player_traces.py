@@ -10,7 +10,7 @@ from collections import Counter
 from random import Random
 
 from nanoserve import SlotTrace
-from nanoserve.trace import Cell, State
+from nanoserve.ledger import Cell, State
 
 # among them what could break a page: markup, braces, white space, a bell, a long one
 PIECES = ("a", "12", " b", "\n", " ", "</script>", "{slot}", "\x07", "é中", "x" * 50)

@@ -24,7 +24,7 @@ from nanoserve import (
     picture,
     serve,
 )
-from nanoserve.trace import Cell
+from nanoserve.ledger import Cell
 
 SVG = "{http://www.w3.org/2000/svg}"
 JOBS = st.lists(

@@ -325,7 +325,7 @@ def test_who_waits_and_how_many_slots_are_useful():
 
 @needs_node
 def test_a_preempted_request_waits_again():
-    from nanoserve.trace import Cell
+    from nanoserve.ledger import Cell
 
     trace = SlotTrace("static", 1, 8)
     for name in "AB":

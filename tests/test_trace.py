@@ -24,7 +24,8 @@ from nanoserve import (
     load,
     serve,
 )
-from nanoserve.trace import FORMAT, Cell
+from nanoserve.ledger import Cell
+from nanoserve.trace import FORMAT
 
 
 def bill_of(trace, passes=None):

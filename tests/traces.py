@@ -5,7 +5,7 @@ from __future__ import annotations
 from simulator import Job
 
 from nanoserve import Request, SamplingParams, SlotTrace, StaticBatchEngine, serve
-from nanoserve.trace import Cell
+from nanoserve.ledger import Cell
 
 ABC = [Job(4, 3), Job(6, 5), Job(2, 2)]  # prompts and outputs of design.md
 
