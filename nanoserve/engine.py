@@ -194,8 +194,11 @@ class Engine(admission.Queue[Sequence]):
 
     def _note_arrivals(self) -> None:
         now = time.perf_counter()
-        for sequence in self.arrived():
-            sequence.arrived_at = sequence.arrived_at or now
+        # the newest first, up to those who are known: a long queue costs nothing
+        for sequence in reversed(self.arrived()):
+            if sequence.arrived_at is not None:
+                break
+            sequence.arrived_at = now
 
     def _seat(self, newcomers: list[Sequence]) -> None:
         for sequence in newcomers:

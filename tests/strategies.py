@@ -71,9 +71,12 @@ def continuous(draw: Any) -> dict[str, Any]:
     """Options of a continuous engine, with few blocks more than one request needs."""
     size = draw(st.sampled_from([1, 2, 3, 5, 16]))
     longest = 24 + 9 - 1  # PROMPTS and LIMITS; the last token is not fed
+    budget = draw(st.sampled_from([4, 5, 9, 33, 2048]))
     return {
         "max_num_seqs": draw(st.integers(1, 4)),
-        "max_num_batched_tokens": draw(st.sampled_from([4, 5, 9, 33, 2048])),
+        "max_num_batched_tokens": budget,
+        # whole prompts need a budget that holds the longest there could be
+        "enable_chunked_prefill": budget < tiny.MAX_LENGTH or draw(st.booleans()),
         "kv_blocks": -(-longest // size) + draw(st.integers(0, 3)),
         "block_size": size,
         "preemption": draw(st.sampled_from(["recompute", "swap"])),
