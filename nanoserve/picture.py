@@ -36,6 +36,8 @@ def bill(trace: SlotTrace, passes: int | None = None) -> list[str]:
     """The ledger in words; passes and empty seats lead."""
     sums = trace.ledger(passes)
     seats = sums.max_num_seqs * sums.passes
+    fed_again = sums.recomputed_tokens
+    again = f", {fed_again:,} fed again" if fed_again else ""
     return [
         f"passes        {sums.passes:>7,}",
         f"empty seats   {sums.empty_seats:>7,} of {seats:,}"
@@ -43,7 +45,7 @@ def bill(trace: SlotTrace, passes: int | None = None) -> list[str]:
         f"slot-steps    {sums.total_slot_steps:>7,}: {sums.useful_slot_steps:,} useful,"
         f" {sums.wasted_slot_steps:,} wasted ({sums.wasted_fraction:.1%})",
         f"tokens        {sums.generated_tokens:>7,} made, {sums.prompt_tokens:,}"
-        f" of prompts, {sums.pad_tokens:,} pads",
+        f" of prompts, {sums.pad_tokens:,} pads{again}",
         f"KV in use     {kv_share(sums):>7.1%} of what is reserved"
         f" (finished: {kv_share(sums, finished=True):.1%})",
     ]
@@ -122,16 +124,22 @@ def _grid(trace: SlotTrace) -> list[str]:
         for slot in range(trace.max_num_seqs):
             row = " ".join(f"{cells.get((slot, n), '.'):<{width}}" for n in numbers)
             lines.append(f"{f'slot {slot}':<{margin}} {row}".rstrip())
-    return [
-        *lines,
-        "",
-        "A[x] prefill, made x   x decode, made x   A-- finished   . idle",
-    ]
+    signs = ["A[x] prefill, made x", "x decode, made x", "A-- finished", ". idle"]
+    if _resumed(trace):
+        signs.insert(2, "A:x back, made x")
+    return [*lines, "", "   ".join(signs)]
+
+
+def _resumed(trace: SlotTrace) -> set[tuple[int, int]]:
+    """(slot, pass) where a request sits down in the midst of its answer: it was
+    swapped out, and nothing else in the row would say whose it is."""
+    begins = (run for run, _ in tenancies(trace) if run.state == "decode")
+    return {(run.slot, run.start) for run in begins}
 
 
 def _cells(trace: SlotTrace) -> dict[tuple[int, int], str]:
     """(slot, pass) -> what stands there."""
-    made = _tokens_made(trace)
+    made, resumed = _tokens_made(trace), _resumed(trace)
     cells = {}
     for run in trace.runs:
         name = plain(trace.requests[run.request].request_id)[:8]
@@ -142,6 +150,8 @@ def _cells(trace: SlotTrace) -> dict[tuple[int, int], str]:
                 "decode": token or "?",
                 "finished": f"{name}--",
             }[run.state]
+            if (run.slot, number) in resumed:
+                cells[run.slot, number] = f"{name}:{token}"
     return cells
 
 

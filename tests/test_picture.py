@@ -16,6 +16,7 @@ from simulator import Job
 from traces import ABC, run, synthetic
 
 from nanoserve import (
+    ContinuousBatchEngine,
     Request,
     SamplingParams,
     SlotTrace,
@@ -286,3 +287,20 @@ def test_sentences_of_a_long_trace_come_quickly():
     for number in range(0, 2000, 50):
         picture.sentence(trace, number)
     assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize(
+    ("mode", "row", "again"), [("swap", "B:w45 ", ""), ("recompute", "B[w45]", "10")]
+)
+def test_who_was_preempted_is_named_when_it_is_back(llama, mode, row, again):
+    engine = ContinuousBatchEngine(llama, 2, kv_blocks=6, block_size=2, preemption=mode)
+    asked = [
+        Request([7] * prompt, SamplingParams(limit, ignore_eos=True))
+        for prompt, limit in ((4, 5), (3, 6), (5, 2))
+    ]
+    serve(engine, asked)
+    lines = picture.text(engine.trace).splitlines()
+    assert row in lines[3]
+    assert ("A:x back, made x" in "\n".join(lines)) is (mode == "swap")
+    (tokens,) = [line for line in lines if line.startswith("tokens")]
+    assert tokens.endswith(f"0 pads, {again} fed again" if again else "0 pads")
