@@ -2,7 +2,7 @@
 
 ``generate_one`` is what every other way of running a request is held against.
 ``generate_batch`` is the lesson: padded columns, positions, a mask that grows, all in
-sight. The engines store no pads; they are in ``engine.py``.
+sight. The engines store no pads: ``static.py``, ``continuous.py``.
 """
 
 from __future__ import annotations
