@@ -180,7 +180,7 @@ class ContinuousBatchEngine(engine.Engine):
         """Back to the queue, before all who came later. What it has said stays said,
         and its generator stands where it stood."""
         if self.preemption == "swap" and row.kv_length:
-            row.stored = self.cache.swap_out(row.slot, row.kv_length)
+            row.swapped = self.cache.swap_out(row.slot, row.kv_length)
         else:
             row.kv_length = 0
         self._release([row])
@@ -189,10 +189,10 @@ class ContinuousBatchEngine(engine.Engine):
     def _seat(self, newcomers: list[Sequence]) -> None:
         super()._seat(newcomers)
         for row in newcomers:
-            if row.stored is not None:
+            if row.swapped is not None:
                 self.cache.reserve(row.slot, row.kv_length)
-                self.cache.swap_in(row.slot, row.stored)
-                row.stored = None
+                self.cache.swap_in(row.slot, row.swapped)
+                row.swapped = None
 
 
 def bytes_per_token(lm: LanguageModel) -> int:

@@ -181,7 +181,7 @@ class Engine(admission.Queue[Sequence]):
     def _record(self, stints: list[Stint]) -> None:
         """Hand the pass to the trace: one cell a row, then who got what."""
         for stint in stints:
-            stint.row.store(stint.fed)
+            stint.row.wrote(stint.fed)
         self.trace.record([stint.cell() for stint in stints], self.clock)
         self.clock += 1
         for stint in stints:
@@ -215,7 +215,7 @@ class Engine(admission.Queue[Sequence]):
     def _end(self, sequence: Sequence) -> None:
         """It has its ``finish_reason``; its seat it may still hold."""
         assert sequence.finish_reason is not None
-        sequence.stored = None
+        sequence.swapped = None
         del self._live[sequence.request_id]
         self.trace.finish(sequence.index, sequence.finish_reason)
 

@@ -31,8 +31,8 @@ class Sequence:
     index: int = -1
     slot: int = -1
     kv_length: int = 0
-    kv_most: int = 0  # ``kv_length`` before it was preempted: the rest is fed again
-    stored: Stored | None = None  # its K and V while it is swapped out
+    kv_most: int = 0  # the most it ever held: up to here, tokens are fed again
+    swapped: Stored | None = None  # its K and V while they are in host memory
     token_ids: list[int] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     arrived_at: float | None = None
@@ -63,7 +63,7 @@ class Sequence:
             return "finished"
         return "decode" if self.token_ids and self.unfed == 1 else "prefill"
 
-    def store(self, tokens: int) -> None:
+    def wrote(self, tokens: int) -> None:
         """So many more have their K and V."""
         self.kv_length += tokens
         self.kv_most = max(self.kv_most, self.kv_length)
