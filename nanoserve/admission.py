@@ -10,6 +10,8 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from typing import Generic, Protocol, TypeVar
 
+from .errors import invalid
+
 
 class Member(Protocol):
     """What a rule may know of a request. Of two that arrive together, the one with
@@ -46,6 +48,16 @@ class Queue(Generic[M]):
         """Who waits and has arrived by now, in order of arrival; the first ``most``."""
         here = bisect_right(self.waiting, self.clock, key=lambda each: each.arrival)
         return self.waiting[: here if most is None else min(here, most)]
+
+    def seat(self, members: list[M]) -> None:
+        """Out of the line and into the seats. Raises ``InvalidInputError`` when a
+        rule lets in more than there is room for."""
+        if len(members) > self.free_seats:
+            limit = f"are to be seated, and {self.free_seats} seats are free"
+            raise invalid("joins", len(members), limit)
+        for member in members:
+            self.waiting.remove(member)
+            self.running.append(member)
 
     def skip_idle_time(self) -> None:
         """With nobody seated, let the clock jump to the next arrival."""

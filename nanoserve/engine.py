@@ -201,11 +201,10 @@ class Engine(admission.Queue[Sequence]):
             sequence.arrived_at = now
 
     def _seat(self, newcomers: list[Sequence]) -> None:
+        self.seat(newcomers)
         for sequence in newcomers:
-            self.waiting.remove(sequence)
             sequence.slot = self.cache.take()
             sequence.started_at = sequence.started_at or time.perf_counter()
-            self.running.append(sequence)
 
     def _release(self, sequences: list[Sequence]) -> None:
         for sequence in sequences:

@@ -112,9 +112,8 @@ def replay(
 
 def _seat(queue: admission.Queue[Job], joining: list[Job], padded: bool) -> None:
     width = max((job.prompt for job in joining), default=0)
+    queue.seat(joining)
     for job in joining:
-        queue.waiting.remove(job)
-        queue.running.append(job)
         job.start = queue.clock
         job.pads = width - job.prompt if padded else 0
 

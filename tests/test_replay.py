@@ -228,6 +228,22 @@ def test_a_rule_may_let_seats_stand_empty(llama):
     assert running.trace.jumps == [(3, 4)]
 
 
+class Overfilled(admission.Static):
+    def joins(self, queue):
+        return queue.arrived()
+
+
+def test_a_rule_that_seats_too_many_is_told_so(llama):
+    with pytest.raises(InvalidInputError, match="joins=3: .* 2 seats are free"):
+        replay.replay(lengths((1, 1), (1, 1), (1, 1)), 2, Overfilled())
+    running = StaticBatchEngine(llama, 2)
+    running.rule = Overfilled()
+    with pytest.raises(InvalidInputError, match="joins=3: .* 2 seats are free"):
+        serve(running, [Request([7])] * 3)
+    assert running.cache.free_slots == 2
+    assert not running.live()
+
+
 class ShortestFirst(admission.Continuous):
     """By the limit, but who has waited for ``patience`` passes comes first."""
 
