@@ -108,6 +108,12 @@ TERMS = (
         "`torch.finfo(dtype).min`",
     ),
     Term(
+        "fragmentation",
+        "11",
+        "Memory that is held and not used: inside what somebody holds (internal), or "
+        "in holes that are too small for anybody (external).",
+    ),
+    Term(
         "goodput",
         "13",
         "Requests per second of which every latency limit was kept. The largest batch "
@@ -205,6 +211,12 @@ TERMS = (
         "The work of a slot in the pass that reads a whole prompt. The first token of "
         "the answer comes out of it.",
         "prompt phase, context phase",
+    ),
+    Term(
+        "preemption",
+        "11",
+        "A running request loses its seat and its blocks, so that an older one can go "
+        "on. It comes back later, and no token of its answer is lost or made twice.",
     ),
     Term(
         "query",

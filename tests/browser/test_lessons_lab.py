@@ -14,7 +14,11 @@ from nanoserve.course import glossary, lab, lessons, workspace
 from nanoserve.course.cells import solution_markdown
 from nanoserve.course.words import WORDS
 
-PLAYERS = {"00_start_here.ipynb": 1, "07_static_batching.ipynb": 3}
+PLAYERS = {
+    "00_start_here.ipynb": 1,
+    "07_static_batching.ipynb": 3,
+    "11_memory_is_the_ceiling.ipynb": 1,
+}
 PICTURE = """(root) => [...root.querySelectorAll("canvas")].map((each) =>
   each.toDataURL()).join() + root.querySelector(".ns-playhead").style.transform"""
 

@@ -14,7 +14,7 @@ from nanoserve.widgets.slot_player import TRACE_TYPE
 LESSONS = [path.stem for path in notebooks.lessons()]
 PLAYERS = {
     path.stem: path.read_text("utf-8").count(TRACE_TYPE)
-    for path in notebooks.lessons(["00", "07"])
+    for path in notebooks.lessons(["00", "07", "11"])
 }
 PICTURE = """(root) => [...root.querySelectorAll("canvas")].map((each) =>
   each.toDataURL()).join() + root.querySelector(".ns-playhead").style.transform"""
