@@ -45,6 +45,12 @@ TERMS = (
         "when they admit, and in little else.",
     ),
     Term(
+        "aging",
+        "10",
+        "Who has waited for long enough comes first, whatever the order of the queue "
+        "is otherwise. It bounds the waiting of those who are always overtaken.",
+    ),
+    Term(
         "batch",
         "00",
         "The rows that one pass computes together.",
@@ -118,6 +124,12 @@ TERMS = (
         "13",
         "Requests per second of which every latency limit was kept. The largest batch "
         "that keeps them is an operating point, not a goodput.",
+    ),
+    Term(
+        "head-of-line blocking",
+        "10",
+        "One that takes long stands at the front of a queue, and many short ones wait "
+        "behind it.",
     ),
     Term(
         "idle",
@@ -244,6 +256,14 @@ TERMS = (
         "scrub",
         "05",
         "To write zeros over the keys and values that a tenant leaves in its slot.",
+    ),
+    Term(
+        "selective batching",
+        "10",
+        "The tokens of all rows, prompts and single ones, lie one behind the other for "
+        "whatever works on each token by itself; attention runs request by request. "
+        "So rows of one pass may differ in length, without pads.",
+        "packing, ragged or variable-length batches",
     ),
     Term(
         "slot",
