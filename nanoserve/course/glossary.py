@@ -63,6 +63,13 @@ TERMS = (
         "a page; `block_size` tokens in vLLM",
     ),
     Term(
+        "bucketing",
+        "08",
+        "Requests of about the same length share a batch: those who wait are sorted, "
+        "or put into a bucket for each range of lengths.",
+        "length-based batching, sorted batching",
+    ),
+    Term(
         "canary",
         "00",
         "The small language model of this course. It counts, repeats, copies and "
@@ -154,6 +161,12 @@ TERMS = (
         "04",
         "In attention, the vector by which a token is found; with its value it is kept "
         "in the KV cache.",
+    ),
+    Term(
+        "ledger",
+        "08",
+        "The bill of a run, by count: passes, slot-steps (useful, wasted, idle), pads, "
+        "tokens made, memory held.",
     ),
     Term(
         "logits",
@@ -285,6 +298,12 @@ TERMS = (
         "comes the next.",
         "`generate_batch` of this course is static; transformers 5 gives that name to "
         "continuous batching",
+    ),
+    Term(
+        "token budget",
+        "12",
+        "How many tokens a pass may feed, decodes and chunks of prompts together.",
+        "`max_num_batched_tokens` in vLLM",
     ),
     Term(
         "token-step",

@@ -17,6 +17,7 @@ from nanoserve.course.words import WORDS
 PLAYERS = {
     "00_start_here.ipynb": 1,
     "07_static_batching.ipynb": 3,
+    "08_the_bill.ipynb": 1,
     "10_continuous_batching.ipynb": 1,
     "11_memory_is_the_ceiling.ipynb": 1,
 }
