@@ -33,6 +33,8 @@ LM = load("canary", device="cpu")
 
 # Worked out by hand: a reference is not its own judge.
 BY_HAND = [
+    ("longest_gap", ([9, 2, 2, 50, 2], [0, 1, 4]), [54]),
+    ("longest_gap", ([21, 3, 246, 3], [0, 1, 2, 3]), [246]),
     (
         "plan_pass",
         (["A", "B"], [["C", 10]], 8),
@@ -57,7 +59,8 @@ ANSWERS = {
 @pytest.mark.parametrize(("exercise", "arguments", "answer"), BY_HAND)
 def test_the_reference_is_right(exercise, arguments, answer):
     given = trial.run(EXERCISES[exercise].reference, arguments)
-    assert values.same([*map(values.plain, answer)], given.value)
+    expected = [*map(values.plain, answer)]
+    assert values.same(expected if len(expected) > 1 else expected[0], given.value)
 
 
 def newcomers_first(decoding, prompts, budget):
@@ -99,6 +102,9 @@ def within(pass_ms, limit):
 
 # What course.md lists and what else is likely, written as a learner might.
 LISTED = [
+    ("longest_gap", "counts passes", lambda _, p: int(torch.tensor(p).diff().max())),
+    ("longest_gap", "mean", lambda f, p: sum(f[p[0] + 1 : p[-1] + 1]) / (len(p) - 1)),
+    ("longest_gap", "one pass", lambda f, p: max(f[n] for n in p[1:])),
     ("plan_pass", "prefill first", newcomers_first),
     ("plan_pass", "a token from an unfinished chunk", everybody_answers),
     ("plan_pass", "counts requests", so_many_requests),
@@ -182,6 +188,11 @@ def test_a_whole_prompt_is_everybodys_gap_and_a_budget_bounds_it():
         times = timelines(trace)
         assert [max(times[name].itl) for name in "ABC"] == [gap] * 3
         assert metrics.measure(metrics.in_passes(trace)).itl.most == 1
+        fed = fed_by_pass(trace)
+        for index, last in enumerate((20, 16, 24)):
+            came = [number for i, number, _ in trace.emissions() if i == index]
+            assert came == list(range(last + 1))
+            assert lesson_12.longest_gap(fed, came) == gap
     assert (timelines(whole)["D"].ttft, timelines(chunked)["D"].ttft) == (246, 270)
 
 
@@ -255,6 +266,10 @@ def test_a_request_that_never_ran_has_an_empty_lane():
 # ---- the lesson, with a learner's answers in place -------------------------------
 
 
+def longest_gap(fed, passes):
+    return torch.tensor(lesson_12.longest_gap(fed, passes)).float()
+
+
 def plan_pass(decoding, prompts, budget):
     fed, gets = lesson_12.plan_pass(decoding, prompts, budget)
     return {name: torch.tensor(n) for name, n in fed.items()}, sorted(gets)
@@ -266,7 +281,7 @@ def choose_budget(pass_ms, limit_ms, decodes, prompt):
 
 @pytest.mark.slow
 def test_the_lesson_runs_with_answers_in_another_form(fresh_kernel):
-    run_all.with_answers("12", plan_pass, choose_budget)
+    run_all.with_answers("12", longest_gap, plan_pass, choose_budget)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from ..exercises import Exercise, Guess, Lesson
@@ -30,6 +31,22 @@ WORDS: dict[str, Any] = {
         "zeros": "Who feeds nothing is not in the pass: leave the name out.",
         "no newcomer answers": "A prompt that *is* read to its end in this pass gives "
         "its first token in this very pass.",
+    },
+    "longest_gap": {
+        "title": "The longest gap",
+        "hint": "Take two neighbours of `passes`, such as 2 and 5. The reader has the "
+        "first token at the end of pass 2, so the gap is what passes 3, 4 *and* 5 fed: "
+        "`sum(fed[3:6])`. Neighbours are `passes[n - 1]` and `passes[n]`.",
+        "counts passes": "That is a gap in passes. On that clock a pass with a long "
+        "prompt is as short as any other.",
+        "mean": "That is the mean of the gaps, in which one long gap among many short "
+        "ones is lost. Asked is the longest.",
+        "the wait for the first": "The time before the first token is no gap between "
+        "two: that wait is TTFT.",
+        "not the last pass": "The pass in which the later token comes is missing: the "
+        "token comes at its *end*. (And the pass of the earlier one was over.)",
+        "one pass": "That is the longest pass in which it got a token. Where it got "
+        "none for some passes, the gap is all of them together.",
     },
     "choose_budget": {
         "title": "Choose a budget",
@@ -75,6 +92,86 @@ WORDS: dict[str, Any] = {
         "of its prompt.",
     },
 }
+
+
+# --- the longest gap ---
+
+
+def longest_gap(fed, passes):
+    """The longest gap between two tokens of one answer, in tokens fed.
+
+    fed[n]  how many tokens pass n fed, all rows together
+    passes  in which passes the answer got a token, two or more:
+            the token comes at the end of the pass
+    longest_gap([9, 2, 2, 50, 2], [0, 1, 4]) is 54: after pass 1 the
+    reader waits while 2, 50 and 2 tokens are fed.
+    """
+    gaps = []
+    for number in range(1, len(passes)):
+        first, last = passes[number - 1] + 1, passes[number]
+        gaps.append(sum(fed[first : last + 1]))
+    return max(gaps)
+
+
+def gap_cases():
+    return [
+        ([9, 2, 2, 50, 2], [0, 1, 4]),
+        ([21, 3, 3, 246, 3], [0, 1, 2, 3, 4]),
+        ([80, 4, 4, 6, 4], [1, 2, 3, 4]),
+        ([5, 5, 40, 5, 5, 5], [1, 3, 5]),
+        ([7, 3, 60], [0, 1]),
+    ]
+
+
+def gaps_of(fed, passes):
+    return [sum(fed[a + 1 : b + 1]) for a, b in itertools.pairwise(passes)]
+
+
+def gap_in_passes(fed, passes):
+    return max(b - a for a, b in itertools.pairwise(passes))
+
+
+def gap_mean(fed, passes):
+    return sum(gaps_of(fed, passes)) / (len(passes) - 1)
+
+
+def gap_mean_of_tokens(fed, passes):
+    return sum(gaps_of(fed, passes)) / len(passes)
+
+
+def gap_with_the_first(fed, passes):
+    return max([sum(fed[: passes[0] + 1]), *gaps_of(fed, passes)])
+
+
+def gap_before_the_last(fed, passes):
+    return max(sum(fed[a:b]) for a, b in itertools.pairwise(passes))
+
+
+def gap_between(fed, passes):
+    return max(sum(fed[a + 1 : b]) for a, b in itertools.pairwise(passes))
+
+
+def gap_of_one_pass(fed, passes):
+    return max(fed[number] for number in passes[1:])
+
+
+def gap_of_any_pass(fed, passes):
+    return max(fed[number] for number in passes)
+
+
+LONGEST_GAP = Exercise(
+    reference=longest_gap,
+    words=WORDS["longest_gap"],
+    cases=gap_cases,
+    mistakes={
+        "counts passes": (gap_in_passes,),
+        "mean": (gap_mean, gap_mean_of_tokens),
+        "the wait for the first": (gap_with_the_first,),
+        "not the last pass": (gap_before_the_last, gap_between),
+        "one pass": (gap_of_one_pass, gap_of_any_pass),
+    },
+    minutes=6,
+)
 
 
 # --- plan a pass ---
@@ -315,6 +412,6 @@ WHO_GETS_A_TOKEN = Guess(
 LESSON = Lesson(
     "12",
     WORDS["title"],
-    exercises=(PLAN_PASS, CHOOSE_BUDGET),
+    exercises=(LONGEST_GAP, PLAN_PASS, CHOOSE_BUDGET),
     guesses=(TOKENS_OF_THAT_PASS, PASSES_IN_CHUNKS, WHO_GETS_A_TOKEN),
 )
