@@ -4,6 +4,7 @@ import tempfile
 from pathlib import Path
 
 import canary_eval
+import canary_pad
 import tokenizers
 import torch
 import transformers
@@ -11,7 +12,6 @@ from tokenizers import models, pre_tokenizers, processors
 
 from nanoserve import canary
 
-PAD_SEEDS = {"canary": 2462, "canary-rope": 126}
 TOKEN_ID = canary_eval.TOKEN_ID
 
 # A finished answer ends with <eos>; then the next turn follows. The specials stand in
@@ -69,16 +69,16 @@ answer that anyone can see.
 
 ## Training
 
-`python data/make_canary.py {name}`: AdamW in two cycles,
+`python data/make_canary.py {name}`: AdamW, cycle after cycle of the learning rate:
 {training} of one CPU core.
 Batches of about 1,600 tokens, no dropout, loss on the answers only (torch {torch},
-transformers {transformers}). All data is drawn by
-`nanoserve/canary.py`. A third of the prompts come after one or two earlier exchanges.
+transformers {transformers}). All data is drawn by `nanoserve/canary.py`. A third of
+the prompts, and more in later cycles, come after one or two earlier exchanges.
 
 A batch holds rows of equal length, so **no pad was ever read in training**. The
-embedding of `<pad>` lies midway between those of two tokens drawn by seed {pad_seed}, a
-seed chosen so that a forgotten mask shows in short batches; it is as long as the others
-are on average. The config names no pad, which would zero it.
+embedding of `<pad>` is fitted afterwards (`data/canary_pad.py`), all else frozen, so
+that a forgotten mask shows: "count from 1 to 5" then counts to 12. It is as long as the
+others are on average. The config names no pad, which would zero it.
 
 ## Measured
 
@@ -125,23 +125,9 @@ def make_tokenizer() -> transformers.PreTrainedTokenizerFast:
     )
 
 
-@torch.no_grad()
-def renew_pad(model: transformers.PreTrainedModel, seed: int) -> None:
-    """Give <pad> an embedding midway between two tokens drawn by seed.
-
-    Training never reads a pad. A well-trained model overlooks a vector that resembles
-    nothing it knows, and a forgotten mask would not show; this one it cannot overlook.
-    The length is the others' average.
-    """
-    rows = model.get_input_embeddings().weight  # [vocabulary, 128]
-    generator = torch.Generator().manual_seed(seed)
-    pair = rows[torch.randint(1, len(rows), (2,), generator=generator)].sum(0)
-    rows[TOKEN_ID[canary.PAD]] = pair * rows[1:].norm(dim=1).mean() / pair.norm()
-
-
 def save(name: str, model, out: Path, training: str) -> None:
     """Write every file beside its place, then move all at once to out/name."""
-    renew_pad(model, PAD_SEEDS[name])
+    canary_pad.fit(model.requires_grad_(False))
     if name == "canary":  # the name GPT-2 has always had for the same function
         model.config.activation_function = "gelu_new"
     model.generation_config = transformers.GenerationConfig(
@@ -180,7 +166,6 @@ def card(name: str, model, training: str) -> str:
         weak="".join(f"- {task}\n" for task in weak) or "- none\n",
         classic=", ".join("right" if verdict else "wrong" for verdict in classic),
         training=training,
-        pad_seed=PAD_SEEDS[name],
         torch=torch.__version__.split("+")[0],
         transformers=transformers.__version__,
         largest=canary.LARGEST,

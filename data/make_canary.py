@@ -45,12 +45,20 @@ class Cycle(NamedTuple):
     rate: float  # at its highest
     weights: tuple[int, ...]  # how often to count, repeat, copy and reverse
     easy: bool
+    alone: float = 0.66  # the share of prompts with no earlier exchange before them
+    repeats: float = 0.0  # the share of repeats after an exchange, beside the others,
+    fewest: int = 1  # of this many times and more
+    far: float = 0.0  # the share of counts beyond 120, which others seldom are
 
 
-CYCLES = {  # the second cycle leans on what the first leaves weak
+CYCLES = {  # each leans on what the one before leaves weak
     "canary": (
         Cycle(5000, 3e-3, (5, 7, 8, 6), easy=True),
         Cycle(5000, 2e-3, (4, 9, 7, 7), easy=False),
+        Cycle(7000, 2.5e-3, (2, 14, 8, 3), False, alone=0.1),
+        Cycle(9000, 2e-3, (6, 5, 8, 4), False, alone=0.5, repeats=0.55, fewest=60),
+        Cycle(7000, 2e-3, (4, 4, 8, 7), False, alone=0.3, repeats=0.6),
+        Cycle(2000, 1e-3, (6, 4, 9, 6), False, alone=0.4, repeats=0.45, far=0.06),
     ),
     "canary-rope": (
         Cycle(5000, 3e-3, (6, 5, 8, 6), easy=True),
@@ -133,19 +141,31 @@ def start_as_waves(tokens: torch.Tensor, positions: torch.Tensor) -> None:
 def example(rng: random.Random, cycle: Cycle) -> list[tuple[int, int]]:
     """Draw a conversation as (token id, label) pairs; only answers have labels.
 
-    A third of the prompts come after an earlier exchange or two, so that <eos> inside
-    a prompt is nothing strange.
+    Many prompts come after an earlier exchange, one in twenty after two, so that <eos>
+    inside a prompt is nothing strange.
     """
-    chance = rng.random()
-    earlier = 0 if chance < 0.66 else 1 if chance < 0.95 else 2
-    prompts = [canary.short_prompt(rng) for _ in range(earlier)]
-    prompts.append(canary.random_prompt(rng, cycle.weights, not cycle.easy))
+    prompts = conversation(rng, cycle)
     words = f"{canary.text(prompts)} {canary.answer(prompts[-1])} {canary.EOS}".split()
     pairs, answering = [], False
     for word in words:
         pairs.append((TOKEN_ID[word], TOKEN_ID[word] if answering else IGNORED))
         answering = word == canary.ANSWER or (answering and word != canary.EOS)
     return pairs
+
+
+def conversation(rng: random.Random, cycle: Cycle) -> list[str]:
+    if cycle.far and rng.random() < cycle.far:
+        # few lengths, so that their batches fill
+        items, first = rng.randrange(139, canary.LARGEST + 1, 20), rng.choice((0, 1))
+        return [f"count from {first} to {first + items - 1}"]
+    if cycle.repeats and rng.random() < cycle.repeats:
+        times = rng.randint(cycle.fewest, canary.MAX_REPEATS)
+        last = f"repeat {rng.choice(canary.LETTERS)} {times} times"
+        return [canary.short_prompt(rng), last]
+    chance = rng.random()
+    earlier = 0 if chance < cycle.alone else 1 if chance < 0.95 else 2
+    prompts = [canary.short_prompt(rng) for _ in range(earlier)]
+    return [*prompts, canary.random_prompt(rng, cycle.weights, not cycle.easy)]
 
 
 def next_batch(rng: random.Random, cycle: Cycle, buckets: defaultdict, longest: float):

@@ -32,11 +32,6 @@ FLOORS = {
     "copy, 13 to 40 letters, after a turn": 0.9,
     "reverse, 1 to 12 letters, after a turn": 0.98,
 }
-# Learned positions say badly how far it is from a prompt that starts anywhere.
-WEAK = {
-    ("canary", "repeat, 1 to 120 times, after a turn"): 0.1,
-    ("canary", "copy, 13 to 40 letters, after a turn"): 0.6,
-}
 SUITES = canary_eval.suites()
 SAMPLES_OF_EACH = [
     "count from 3 to 12",
@@ -263,16 +258,13 @@ def test_the_one_pass_check_agrees_with_generate(model, tokenizer):
     assert False in verdicts
 
 
-LONGER_ROW = {
-    "canary": "copy t h e q u i c k b r o w n f o x",
-    "canary-rope": "copy n a n o s e r v e",
-}
+LONGER_ROW = "copy t h e q u i c k b r o w n f o x"
 
 
 @pytest.mark.parametrize(("forget_mask", "last"), [(False, 5), (True, 12)])
-def test_a_forgotten_mask_counts_to_12(name, model, tokenizer, forget_mask, last):
+def test_a_forgotten_mask_counts_to_12(model, tokenizer, forget_mask, last):
     """The course opens with this; new weights must keep it."""
-    prompts = ["count from 1 to 5", LONGER_ROW[name]]
+    prompts = ["count from 1 to 5", LONGER_ROW]
     batch = tokenizer(prompts, padding=True, return_tensors="pt")
     ids, mask = batch.input_ids, batch.attention_mask  # [2, S], padded left
     for _ in range(last + 1):
@@ -307,7 +299,7 @@ def test_accuracy(name, model, task):
     if len(conversations) > 5000:  # all of them: test_accuracy_of_all
         conversations = random.Random(11).sample(conversations, 1000)
     share = share_right(model, conversations)
-    assert share >= WEAK.get((name, task), FLOORS[task])
+    assert share >= FLOORS[task]
     # Another processor may round a near-tie the other way; more than that is news.
     assert share == pytest.approx(share_in_card(name, task), abs=0.01)
 

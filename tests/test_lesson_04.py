@@ -159,7 +159,7 @@ def test_two_tokens_are_kept_and_one_is_lost():
         guesses["column_read"].answer
     ]
     lm = load("canary", device="cpu")
-    chat = lm.encode("copy a b <answer> a b <eos> copy c a d")
+    chat = lm.encode("copy a b <answer> a b <eos> repeat x 5 times")
     assert chat.count(lm.tokenizer.eos_token_id) == guesses["lost_tokens"].answer
 
 

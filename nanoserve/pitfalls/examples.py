@@ -92,10 +92,19 @@ SHORT = USUAL[:3]
 LONG = "copy t h e l o n g e s t"
 SECRET = "copy m y c a t i s c a l l e d f e l i x"
 CHATS = (
-    "copy a b <answer> a b <eos> copy c a d",
-    "count from 3 to 12 <answer> 3 4 5 6 7 8 9 10 11 12 <eos> count from 1 to 5",
+    "copy a b <answer> a b <eos> repeat x 5 times",
+    "copy h e l l o <answer> h e l l o <eos> repeat a 7 times",
     "reverse s t o p",
     LONGEST,
+)
+# The canary is used to prompts that begin late, after an earlier turn: not to 37 pads.
+FAR = (
+    "repeat x 5 times",
+    "repeat y 9 times",
+    "reverse d r a w e r",
+    "count from 1 to 5",
+    "copy t h e v e r y l o n g e s t o f a l l p r o m p t s h a s n o p a d s "
+    "a t a l l",
 )
 NO_PADS = (
     "The longest: it has no pads. Another may be right by luck; its logits are not."
@@ -132,7 +141,8 @@ def next_tenant(model: str, prompt: str) -> Example:
 
 EXAMPLES: dict[str, list[Example]] = {
     "mask-from-ids": on_both(NO_TURN, CHATS, prepare=padded_with_eos),
-    "index-positions": on_both(NO_PADS)[:1],  # nothing to see, nor wrong, under RoPE
+    # nothing to see, nor wrong, under RoPE
+    "index-positions": on_both(NO_PADS, FAR, options={"max_new_tokens": 48})[:1],
     "prefill-only": on_both(NO_PADS),
     "decode-only": on_both(NO_PADS),
     "last-column": on_both(NO_PADS),

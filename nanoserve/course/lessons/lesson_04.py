@@ -120,7 +120,7 @@ WORDS: dict[str, Any] = {
     "lost_tokens": {
         "question": "`<eos>` serves as the pad, and somebody builds the mask from the "
         "ids: real is what is not the pad. How many of *its own* tokens are lost to "
-        "the chat prompt `copy a b <answer> a b <eos> copy c a d`?",
+        "the chat prompt `copy a b <answer> a b <eos> repeat x 5 times`?",
         "nudge": "Which of its own tokens has the pad's id?",
         "none": "It has no pads of its own in it, true. But an earlier turn ended with "
         "a token that looks like one.",
