@@ -94,11 +94,13 @@ lint: $(STAMP)
 # "python3" means to Jupyter.
 NBVAL := --nbval --nbval-current-env
 # A file to each core, so that a notebook and a browser stay in one piece. Threads of
-# torch that wait must not spin: the other core's tests need the time.
-PYTEST := OMP_WAIT_POLICY=PASSIVE $(RUN) -m pytest -q -n auto --maxprocesses 4 --dist loadfile
+# torch that wait must not spin: the other core's tests need the time. What takes
+# longest comes first.
+PYTEST := OMP_WAIT_POLICY=PASSIVE $(RUN) -m pytest -q -n auto --maxprocesses 4 --dist loadfile \
+  --no-loadscope-reorder
 # Untraced: under coverage the endless attempts of exercises never end, and what a
 # notebook or a browser runs is in another process.
-UNTRACED := tests/test_exercises.py $(wildcard tests/test_lesson_*.py) tests/browser
+UNTRACED := tests/browser tests/test_exercises.py $(wildcard tests/test_lesson_*.py)
 
 test: lint
 	@status=0; set -x; \

@@ -25,12 +25,10 @@ from nanoserve.widgets.compare_scene import error_class
 
 ROOT = Path(__file__).parents[1]
 SCENE = "application/vnd.nanoserve.compare-alone+json"
-THREE = [
-    USUAL[0],
-    USUAL[1],
-    USUAL[4],
-]  # count from 1 to 5, repeat x 5 times, the longest
-COUNT, REPEAT = ["1", "2", "3", "4", "5", "<eos>"], [*"xxxxx", "<eos>"]
+# The second is right by luck when the mask is dropped; the longest has no pads.
+THREE = [USUAL[0], "count from 16 to 20", USUAL[4]]
+COUNT = ["1", "2", "3", "4", "5", "<eos>"]
+LUCKY = ["16", "17", "18", "19", "20", "<eos>"]
 LONGEST = [*"thelongesthasnop"]  # of 21 tokens the first 16
 
 
@@ -59,7 +57,7 @@ def rows(made: dict[str, Any], key: str) -> list[Any]:
 
 def test_with_nothing_planted_all_rows_are_clean(lm):
     made = scene(lm, THREE)
-    assert rows(made, "alone") == rows(made, "batch") == [COUNT, REPEAT, LONGEST]
+    assert rows(made, "alone") == rows(made, "batch") == [COUNT, LUCKY, LONGEST]
     assert rows(made, "verdict") == ["clean"] * 3
     assert rows(made, "errors") == [[0] * 6, [0] * 6, [0] * 16]
     assert (made["steps"], made["opens"]["step"]) == (16, 15)  # nothing to see before
@@ -69,7 +67,7 @@ def test_with_nothing_planted_all_rows_are_clean(lm):
 def test_a_dropped_mask_counts_to_12(lm):
     made = scene(lm, THREE, bug="mask-dropped")
     assert rows(made, "batch")[0] == [*map(str, range(1, 13)), "<eos>"]
-    assert rows(made, "alone") == [COUNT, REPEAT, LONGEST]
+    assert rows(made, "alone") == [COUNT, LUCKY, LONGEST]
     assert rows(made, "differs") == [5, None, None]
     assert rows(made, "verdict") == ["differs", "lucky", "clean"]
     assert (made["steps"], made["opens"]["step"]) == (16, 5)
@@ -136,7 +134,7 @@ def test_a_bug_under_the_other_side_goes_by_its_other_name(lm):
 @pytest.mark.parametrize("bug", pitfalls.BUGS)
 def test_any_bug_is_in_the_batch_and_never_in_the_rows_alone(lm, bug):
     made = scene(lm, THREE, bug=bug, max_new_tokens=6)
-    assert rows(made, "alone") == [COUNT, REPEAT, LONGEST[:6]]
+    assert rows(made, "alone") == [COUNT, LUCKY, LONGEST[:6]]
     assert text(made).startswith(f"{bug}, left padding.")
     for row in made["rows"]:
         told = row["differs"] is None or row["differs"] <= len(row["batch"])
@@ -227,10 +225,10 @@ def test_the_text_tells_all_of_it(lm):
         "mask-dropped, left padding. Differs: A from token 6. Clean: B.\n"
         "\n"
         "A  count from 1 to 5\n"
-        "   token 1 2 3 4  5 6     7 8\n"
-        "   alone 1 2 3 4  5 <eos>\n"
-        "   batch 1 2 3 4  5 6     7 8\n"
-        "   error 1 1 1 10 1 1\n"
+        "   token 1 2 3 4  5  6     7 8\n"
+        "   alone 1 2 3 4  5  <eos>\n"
+        "   batch 1 2 3 4  5  6     7 8\n"
+        "   error 1 1 1 10 10 10\n"
         "\n"
         "B  copy t h e l o n g e s t h a s n o p a d s\n"
         "   token 1 2 3 4 5 6 7 8\n"

@@ -13,7 +13,11 @@ from nanoserve.widgets import padding_explorer
 from nanoserve.widgets.instrument import instrument_html
 
 PROMPTS = ["count from 3 to 12", "copy c a d", "reverse b c d e f"]  # 7, 6, 8 tokens
-THREE = ["count from 1 to 5", "repeat x 5 times", "copy t h e l o n g e s t h a s n o"]
+THREE = [
+    "count from 1 to 5",
+    "count from 16 to 20",
+    "copy t h e l o n g e s t h a s n o",
+]
 FOCUSABLE = "button, input, select, textarea, summary, [tabindex='0']"
 
 
@@ -202,7 +206,7 @@ def test_it_opens_where_the_first_row_parts(compare):
     assert compare.at() == {"step": 5, "row": 0}
     assert compare.hears() == (
         "token 6: A differs from here, alone <eos>, in the batch 6, "
-        "logit error 1 to 10; B says <eos>, logit error 1 to 10; "
+        "logit error 10 or more; B says <eos>, logit error 10 or more; "
         "C says n, logit error below 1e-4"
     )
     assert compare.page.locator(".ns-verdicts li").all_inner_texts() == [
@@ -314,7 +318,7 @@ def test_all_tokens_stand_in_a_table(compare):
     compare.page.click("summary")
     lines = [row.split("\t") for row in table.locator("tr").all_inner_texts()]
     assert lines[0] == ["row", "token", "alone", "batch", "logit error"]
-    assert ["A", "6", "<eos>", "6", "1 to 10"] in lines
+    assert ["A", "6", "<eos>", "6", "10 or more"] in lines
     assert ["A", "7", "", "7", ""] in lines
     assert ["C", "1", "t", "t", "below 1e-4"] in lines
     compare.focus("details [tabindex='0']")
