@@ -206,7 +206,7 @@ def test_it_opens_where_the_first_row_parts(compare):
     assert compare.at() == {"step": 5, "row": 0}
     assert compare.hears() == (
         "token 6: A differs from here, alone <eos>, in the batch 6, "
-        "logit error 10 or more; B says <eos>, logit error 10 or more; "
+        "logit error 10 or more; B says <eos>, logit error 1 to 10; "
         "C says n, logit error below 1e-4"
     )
     assert compare.page.locator(".ns-verdicts li").all_inner_texts() == [
