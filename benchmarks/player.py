@@ -1,6 +1,6 @@
 """How long the slot player takes to open, and how much script a step costs.
 
-    python benchmarks/player.py [--slots 64] [--passes 2000] > result.json
+    python benchmarks/player.py [--slots 64] [--passes 2000] > data/results/player.json
 
 A static engine really serves the canary until the trace is long enough; chromium then
 opens the player's own page. Needs playwright and a chromium (CHROMIUM names another).
