@@ -219,16 +219,21 @@ def title(trace: SlotTrace) -> str:
 
 
 def mime_bundle(trace: SlotTrace) -> dict[str, Any]:
-    """What a notebook stores. The SVG goes in as an image: JupyterLab drops inline
+    """What a notebook stores of a trace."""
+    return still(svg(trace), title(trace), text(trace), look.WORDS["steps"])
+
+
+def still(drawn: str, alt: str, told: str, summary: str) -> dict[str, Any]:
+    """What a notebook stores of any still: an SVG, and the same told as text, which
+    folds out under ``summary``. The SVG goes in as an image: JupyterLab drops inline
     SVG from notebooks it does not trust, and GitHub from all."""
-    image = base64.b64encode(svg(trace).encode()).decode()
+    image = base64.b64encode(drawn.encode()).decode()
     source = f"data:image/svg+xml;base64,{image}"
-    steps = text(trace)
     return {
-        "text/plain": steps,
-        "text/html": f'<img alt="{escape(title(trace))}" src="{source}">'
-        f"<details><summary>{look.WORDS['steps']}</summary>"
-        f"<pre>{escape(steps)}</pre></details>",
+        "text/plain": told,
+        "text/html": f'<img alt="{escape(alt)}" src="{source}">'
+        f"<details><summary>{escape(summary)}</summary>"
+        f"<pre>{escape(told)}</pre></details>",
     }
 
 

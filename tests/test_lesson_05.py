@@ -266,17 +266,12 @@ def test_lowest_plus_lowest_is_minus_infinity(dtype):
 
 
 @pytest.mark.slow
-def test_wrong_answers_never_break_run_all(monkeypatch, tmp_path):
-    monkeypatch.setenv("NANOSERVE_PROGRESS", str(tmp_path / "progress.json"))
-    monkeypatch.setattr(panels, "show", lambda panel: None)
+def test_wrong_answers_never_break_run_all(fresh_kernel):
     assert run_all.with_wrong_answers("05") == 7
 
 
 @pytest.mark.slow
-def test_right_answers_of_any_form_run_the_lesson(monkeypatch, tmp_path):
-    monkeypatch.setenv("NANOSERVE_PROGRESS", str(tmp_path / "progress.json"))
-    monkeypatch.setattr(panels, "show", lambda panel: None)
-
+def test_right_answers_of_any_form_run_the_lesson(fresh_kernel):
     def safe_softmax(scores, keep):
         weights = lesson_05.safe_softmax(scores, keep)
         return weights.double().numpy()

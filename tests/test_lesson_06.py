@@ -307,17 +307,12 @@ def test_the_books_test_of_two_rows():
 
 
 @pytest.mark.slow
-def test_wrong_answers_never_break_run_all(monkeypatch, tmp_path):
-    monkeypatch.setenv("NANOSERVE_PROGRESS", str(tmp_path / "progress.json"))
-    monkeypatch.setattr(panels, "show", lambda panel: None)
+def test_wrong_answers_never_break_run_all(fresh_kernel):
     assert run_all.with_wrong_answers("06") == 5
 
 
 @pytest.mark.slow
-def test_right_answers_of_any_form_run_the_lesson(monkeypatch, tmp_path):
-    monkeypatch.setenv("NANOSERVE_PROGRESS", str(tmp_path / "progress.json"))
-    monkeypatch.setattr(panels, "show", lambda panel: None)
-
+def test_right_answers_of_any_form_run_the_lesson(fresh_kernel):
     def generate_batch(forward, prompts, limit):
         answers = lesson_06.generate_batch(forward, prompts, limit)
         return tuple(map(torch.tensor, answers))

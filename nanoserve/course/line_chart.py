@@ -6,10 +6,8 @@ colour alone. It displays itself, with its numbers as text.
 
 from __future__ import annotations
 
-import base64
 import math
 from collections.abc import Iterator, Sequence
-from html import escape
 
 from .. import look, picture
 from ..errors import invalid
@@ -114,14 +112,7 @@ class LineChart:
             yield picture.write(x, labels[name] + 4, name, look.INK, "start")
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        image = base64.b64encode(self.svg().encode()).decode()
-        return {
-            "text/plain": self.text(),
-            "text/html": f'<img alt="{escape(self.title)}" '
-            f'src="data:image/svg+xml;base64,{image}">'
-            f"<details><summary>{WORDS['steps']}</summary>"
-            f"<pre>{escape(self.text())}</pre></details>",
-        }
+        return picture.still(self.svg(), self.title, self.text(), WORDS["steps"])
 
     def __repr__(self) -> str:
         return self.text()

@@ -6,11 +6,9 @@ tokens: one slot, or as many blocks as fit into one.
 
 from __future__ import annotations
 
-import base64
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from html import escape
 
 from .. import look, picture
 from ..engine import Engine
@@ -128,15 +126,7 @@ class MemoryMap:
             yield picture.write(*place)
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        image = base64.b64encode(self.svg().encode()).decode()
-        told = escape(self.text())
-        return {
-            "text/plain": self.text(),
-            "text/html": f'<img alt="{escape(self.title)}" '
-            f'src="data:image/svg+xml;base64,{image}">'
-            f"<details><summary>{WORDS['steps']}</summary>"
-            f"<pre>{told}</pre></details>",
-        }
+        return picture.still(self.svg(), self.title, self.text(), WORDS["steps"])
 
 
 def pieces(engine: Engine) -> Iterator[Piece]:

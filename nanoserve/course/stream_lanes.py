@@ -7,9 +7,7 @@ where a pass is bound by arithmetic they are what its time follows.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator, Mapping
-from html import escape
 from itertools import accumulate
 from textwrap import wrap
 
@@ -120,15 +118,8 @@ class StreamLanes:
                 yield picture.rect(end - 1.6, y - 3, 1.6, LANE - 4, look.INK)
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        image = base64.b64encode(self.svg().encode()).decode()
         titles = "; ".join(_title(*each) for each in self.traces.items())
-        return {
-            "text/plain": self.text(),
-            "text/html": f'<img alt="{escape(titles)}" '
-            f'src="data:image/svg+xml;base64,{image}">'
-            f"<details><summary>{WORDS['steps']}</summary>"
-            f"<pre>{escape(self.text())}</pre></details>",
-        }
+        return picture.still(self.svg(), titles, self.text(), WORDS["steps"])
 
 
 def _title(name: str, trace: SlotTrace) -> str:

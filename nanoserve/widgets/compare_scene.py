@@ -13,7 +13,8 @@ from ..pitfalls import comparison
 from ..pitfalls.comparison import RowVerdict, letter
 from ..request import FinishReason, whole
 from .cells import piece
-from .padding_scene import counted
+from .padding_scene import MOST_ROWS
+from .rectangle import counted
 
 MOST_STEPS = 96  # a picture of more is no picture
 # Logit errors by their power of ten: more of their digits depend on the processor.
@@ -46,7 +47,7 @@ def scene(
     whole("max_new_tokens", max_new_tokens, at_least=1, at_most=MOST_STEPS)
     options: dict[str, Any] = {"max_new_tokens": max_new_tokens}
     result = comparison.compare(
-        lm, counted(prompts), bug, padding_side=padding_side, **options
+        lm, counted(prompts, MOST_ROWS), bug, padding_side=padding_side, **options
     )
     rows = [_row(lm, *each) for each in enumerate(result.rows)]
     first = [row["differs"] for row in rows if row["differs"] is not None]

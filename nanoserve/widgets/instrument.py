@@ -11,7 +11,6 @@ table of ``WORDS``, and the files ``mask_explorer.js`` and (if any) ``.css``.
 
 from __future__ import annotations
 
-import base64
 from functools import cache
 from html import escape
 from importlib import import_module
@@ -20,6 +19,7 @@ from typing import Any, ClassVar
 import anywidget
 import traitlets
 
+from .. import picture
 from ..errors import NanoserveError
 from . import grid, standalone
 from .standalone import HERE, in_script
@@ -134,23 +134,10 @@ class Instrument(anywidget.AnyWidget):
 
     def still_bundle(self) -> dict[str, Any]:
         """Always the same for the same scene."""
-        steps = self.text(self.scene)
+        drawn, told = self.svg(self.scene), self.text(self.scene)
         title = f"{words_of(self.name)['name']}: {self.scene['title']}"
-        return {
-            "text/plain": steps,
-            "text/html": still_html(self.svg(self.scene), title, steps),
-            mime_type(self.name): self.scene,
-        }
-
-
-def still_html(svg: str, title: str, steps: str) -> str:
-    """As an image: JupyterLab drops inline SVG that it does not trust, GitHub any."""
-    image = base64.b64encode(svg.encode()).decode()
-    return (
-        f'<img alt="{escape(title)}" src="data:image/svg+xml;base64,{image}">'
-        f"<details><summary>{escape(WORDS['steps_as_text'])}</summary>"
-        f"<pre>{escape(steps)}</pre></details>"
-    )
+        still = picture.still(drawn, title, told, WORDS["steps_as_text"])
+        return {**still, mime_type(self.name): self.scene}
 
 
 def mime_type(name: str) -> str:

@@ -15,6 +15,7 @@ from ..errors import invalid
 from ..generate import Prompt
 from ..pitfalls.comparison import letter
 from .cells import piece
+from .rectangle import counted
 
 MOST_ROWS, MOST_TOKENS = 16, 96  # a picture of more is no picture
 IDS = re.compile(r"\[\s*\d+(\s*,\s*\d+)*\s*\]")  # a prompt given as token ids
@@ -35,7 +36,8 @@ def scene(
     Raises ``InvalidInputError``, one line, for a prompt that cannot be shown.
     """
     padding.check_side(padding_side)
-    encoded = [_encoded(lm, *each) for each in enumerate(counted(prompts), 1)]
+    asked = enumerate(counted(prompts, MOST_ROWS), 1)
+    encoded = [_encoded(lm, number, prompt) for number, prompt in asked]
     sides = {side: _rectangle(lm, encoded, side) for side in padding.SIDES}
     mask = sides[padding_side]["mask"]
     total = sum(map(len, mask))
@@ -65,16 +67,6 @@ def _rectangle(
         "next": padding.positions(mask, 1)[:, 0],  # [rows]
     }
     return {name: values.tolist() for name, values in shown.items()}
-
-
-def counted(prompts: Sequence[Prompt]) -> Sequence[Prompt]:
-    """A list of prompts, and no more than a picture can hold."""
-    if isinstance(prompts, str) or not isinstance(prompts, Sequence):
-        raise invalid("prompts", prompts, "must be a list of prompts")
-    if not 1 <= len(prompts) <= MOST_ROWS:
-        limit = f"1 to {MOST_ROWS} of them fit into a picture"
-        raise invalid("prompts", f"{len(prompts)} prompts", limit)
-    return prompts
 
 
 def _encoded(lm: LanguageModel, number: int, prompt: Prompt) -> list[int]:

@@ -19,11 +19,7 @@ def checked_rectangle(
 ) -> Tensor:
     """The true mask, bool [rows, width], of a batch that fits into a picture."""
     padding.check_side(side)
-    if isinstance(prompts, str) or not isinstance(prompts, Sequence):
-        raise invalid("prompts", prompts, "must be a list of prompts")
-    if not 1 <= len(prompts) <= MOST_ROWS:
-        limit = f"1 to {MOST_ROWS} of them fit into a picture"
-        raise invalid("prompts", f"{len(prompts)} prompts", limit)
+    counted(prompts, MOST_ROWS)
     with pitfalls.unplanted():
         encoded = [lm.encode(prompt) for prompt in prompts]
         _, mask = padding.pad_batch(encoded, lm.pad_token_id, side)
@@ -31,6 +27,16 @@ def checked_rectangle(
         limit = f"prompt and answer may have {MOST_COLUMNS} together in a picture"
         raise invalid("columns", mask.shape[1] + room, limit)
     return mask
+
+
+def counted(prompts: Sequence[Prompt], most: int) -> Sequence[Prompt]:
+    """A list of prompts, and no more than a picture can hold."""
+    if isinstance(prompts, str) or not isinstance(prompts, Sequence):
+        raise invalid("prompts", prompts, "must be a list of prompts")
+    if not 1 <= len(prompts) <= most:
+        limit = f"1 to {most} of them fit into a picture"
+        raise invalid("prompts", f"{len(prompts)} prompts", limit)
+    return prompts
 
 
 def prompt_text(lm: LanguageModel, prompt: Prompt) -> str:

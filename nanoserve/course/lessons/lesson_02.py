@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...pitfalls.comparison import letter
 from ..exercises import Exercise, Guess, Lesson
 from ..rows import Cell, Row
 
@@ -124,14 +125,9 @@ def pad_cases():
 
 
 def rectangle(prompts, pad_id, side, width):
-    """As right as can be for a given width."""
-    ids, mask = [], []
-    for prompt in prompts:
-        pads = [pad_id] * (width - len(prompt))
-        real, unreal = [True] * len(prompt), [False] * len(pads)
-        ids.append(pads + prompt if side == "left" else prompt + pads)
-        mask.append(unreal + real if side == "left" else real + unreal)
-    return ids, mask
+    """Right, but as wide as if there were one more prompt, of that width."""
+    ids, mask = pad_batch([*prompts, [pad_id] * width], pad_id, side)
+    return ids[:-1], mask[:-1]
 
 
 def padded_to(width):
@@ -207,10 +203,6 @@ def row_of_ids(number, ids, prompts, side):
 def given_prompt(arguments, number):
     prompts = arguments[0]
     return [Row.of(WORDS["prompt"], prompts[number % len(prompts)], "prompt")]
-
-
-def letter(number):
-    return chr(ord("A") + number)
 
 
 PAD_BATCH = Exercise(

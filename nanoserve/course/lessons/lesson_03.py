@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ...pitfalls.comparison import letter
 from ..exercises import Exercise, Guess, Lesson
 from ..rows import Cell, Row
 
@@ -209,10 +210,6 @@ def given_mask(arguments, number):
     row = arguments[0].tolist()[number]
     cells = tuple(Cell(real, "prompt" if real else "pad") for real in row)
     return [Row(WORDS["mask"], cells)]
-
-
-def letter(number):
-    return chr(ord("A") + number)
 
 
 PREFILL_POSITIONS = Exercise(

@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 
+from ...pitfalls.comparison import letter
 from ..exercises import Exercise, Guess, Lesson
 from ..rows import Cell, Row
-from .lesson_03 import left_mask, letter, right_mask
+from .lesson_03 import left_mask, right_mask
 
 WORDS: dict[str, Any] = {
     "title": "Who sees whom? Masks",

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ...pitfalls.comparison import letter
 from ..exercises import Exercise, Guess, Lesson
 from ..rows import Cell, Row
 
@@ -371,10 +372,6 @@ def given_mask(arguments, number):
         for real in arguments[0][number].tolist()
     ]
     return [Row(WORDS["mask"], tuple(cells))]
-
-
-def letter(number):
-    return chr(ord("A") + number)
 
 
 WHO_IS_POISONED = Exercise(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ... import generate, padding, pitfalls
+from ...pitfalls.comparison import letter
 from ...pitfalls.examples import CHATS, USUAL, canary
 from ..exercises import Exercise, Guess, Lesson
 from ..forward import Forward
@@ -230,10 +231,6 @@ def draw_answers(arguments, answer):
 
 def given_prompt(arguments, number):
     return [Row.of(WORDS["prompt"], words_of(arguments[1][number]), "prompt")]
-
-
-def letter(number):
-    return chr(ord("A") + number)
 
 
 GENERATE_BATCH = Exercise(

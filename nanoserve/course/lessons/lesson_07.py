@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ...pitfalls.comparison import letter
 from .. import values
 from ..exercises import Exercise, Guess, Lesson
 from ..rows import Cell, Row
@@ -213,10 +214,6 @@ def given_rows(arguments, number):
     known = row_of_tokens(WORDS["before"], tokens, finished[number], len(tokens))
     new = Cell(WORDS["gets"].format(token=new_tokens[number]), "generated")
     return [Row(known.label, (*known.cells, new))]
-
-
-def letter(number):
-    return chr(ord("A") + number)
 
 
 APPLY_NEW_TOKENS = Exercise(
