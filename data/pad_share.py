@@ -5,11 +5,12 @@ CC-BY-4.0): `azure-llm-2023-conv.csv` and `azure-llm-2023-code.csv`. The traces 
 part of this project; what is computed from them is, in `results/pad_share.json`.
 """
 
-import csv
 import json
 import statistics
 import sys
 from pathlib import Path
+
+from nanoserve import traffic
 
 RESULT = Path(__file__).parent / "results" / "pad_share.json"
 SIZES = (2, 4, 8, 16, 32, 64)
@@ -26,17 +27,16 @@ CONDITIONS = {
 
 
 def main(folder: Path) -> None:
-    traffic = {
+    measured = {
         name: of_traffic(prompt_lengths(folder / f"azure-llm-2023-{name}.csv"))
         for name in ("conv", "code")
     }
-    result = {"conditions": CONDITIONS, "traffic": traffic}
+    result = {"conditions": CONDITIONS, "traffic": measured}
     RESULT.write_text(json.dumps(result, indent=2) + "\n", "utf-8")
 
 
 def prompt_lengths(path: Path) -> list[int]:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        return [int(row["ContextTokens"]) for row in csv.DictReader(file)]
+    return [each.prompt for each in traffic.read_trace(path)]
 
 
 def of_traffic(lengths: list[int]) -> dict:

@@ -147,20 +147,26 @@ def in_passes(trace: SlotTrace) -> list[Timeline]:
     """
     if trace.history is not None:
         raise invalid("history", trace.history, "this trace has forgotten its passes")
+    return [
+        Timeline(
+            trace.requests[index].arrival,
+            trace.requests[index].arrival if first is None else trace.clock_of(first),
+            tuple(trace.clock_of(number) + 1 for number in came),
+        )
+        for index, (first, came) in passes_of(trace).items()
+    ]
+
+
+def passes_of(trace: SlotTrace) -> dict[int, tuple[int | None, list[int]]]:
+    """For each request, by its index: the pass in which it began (``None``: in none),
+    and those in which its tokens came."""
     starts: dict[int, int] = {}
     for run in trace.runs:
         starts.setdefault(run.request, run.start)
-    came: dict[int, list[float]] = {index: [] for index in trace.requests}
+    came: dict[int, list[int]] = {index: [] for index in trace.requests}
     for index, number, _ in trace.emissions():
-        came[index].append(trace.clock_of(number) + 1)
-    return [
-        Timeline(
-            record.arrival,
-            trace.clock_of(starts[index]) if index in starts else record.arrival,
-            tuple(came[index]),
-        )
-        for index, record in trace.requests.items()
-    ]
+        came[index].append(number)
+    return {index: (starts.get(index), came[index]) for index in trace.requests}
 
 
 def in_seconds(rows: Iterable[Row]) -> list[Timeline]:

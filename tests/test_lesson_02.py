@@ -176,7 +176,9 @@ def test_the_recorded_shares_are_computed_as_the_exercise_does(tmp_path, monkeyp
     monkeypatch.syspath_prepend(str(RESULTS.parents[1]))
     import pad_share as script
 
-    text = "\ufeffTIMESTAMP,ContextTokens,GeneratedTokens\nx,4,1\nx,9,1\nx,2,7\n"
+    text = "\ufeffTIMESTAMP,ContextTokens,GeneratedTokens\n"
+    for second, tokens in enumerate(("4,1", "9,1", "2,7")):
+        text += f"2023-11-16 18:17:0{second},{tokens}\n"
     (tmp_path / "trace.csv").write_text(text, "utf-8")
     lengths = script.prompt_lengths(tmp_path / "trace.csv")
     assert lengths == [4, 9, 2]

@@ -13,7 +13,7 @@ from textwrap import wrap
 
 from .. import look, picture
 from ..ledger import Run
-from ..metrics import Timeline
+from ..metrics import Timeline, passes_of
 from ..trace import SlotTrace
 
 WORDS = {
@@ -46,19 +46,14 @@ def timelines(trace: SlotTrace) -> dict[str, Timeline]:
     For a trace whose clock does not jump.
     """
     clock = [0, *accumulate(fed_by_pass(trace))]
-    starts: dict[int, int] = {}
-    for run in trace.runs:
-        starts.setdefault(run.request, run.start)
-    came: dict[int, list[float]] = {index: [] for index in trace.requests}
-    for index, number, _ in trace.emissions():
-        came[index].append(clock[number + 1])
-    return {
-        record.request_id: Timeline(
-            clock[record.arrival], clock[starts[index]], tuple(came[index])
-        )
-        for index, record in trace.requests.items()
-        if index in starts
-    }
+    found = {}
+    for index, (first, came) in passes_of(trace).items():
+        if first is not None:
+            record = trace.requests[index]
+            tokens = tuple(clock[number + 1] for number in came)
+            line = Timeline(clock[record.arrival], clock[first], tokens)
+            found[record.request_id] = line
+    return found
 
 
 class StreamLanes:
