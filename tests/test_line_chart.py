@@ -7,7 +7,7 @@ import re
 import pytest
 
 from nanoserve import InvalidInputError
-from nanoserve.course.line_chart import LineChart, apart
+from nanoserve.line_chart import LineChart, apart
 
 
 def chart(lines, **options):
@@ -29,6 +29,12 @@ def test_the_numbers_are_told_in_columns():
         "conv    0%   25%",
         "code   50%  100%",
     ]
+
+
+def test_the_places_along_it_need_not_be_whole():
+    loads = LineChart("TTFT", [0.5, 8], {"a": [1, 2]}, across="requests a second")
+    assert loads.text().splitlines()[1] == "requests a second  0.5  8"
+    assert ">0.5</text>" in loads.svg()
 
 
 def test_equal_steps_are_equally_high():

@@ -1,4 +1,4 @@
-"""A still chart of a few lines, for what is measured over the batch size.
+"""A still chart of a few lines, for what is measured over the batch size or the load.
 
 Each line has its colour, its dashes and its name at its end, so that none rests on
 colour alone. It displays itself, with its numbers as text.
@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from .. import look, picture
-from ..errors import invalid
+from . import look, picture
+from .errors import invalid
 
 WORDS = {"steps": "the numbers as text"}
 LEFT, TOP, WIDTH, HEIGHT, NAMES = 84, 48, 470, 230, 170
@@ -27,7 +27,7 @@ class LineChart:
     def __init__(
         self,
         title: str,
-        ticks: Sequence[int],
+        ticks: Sequence[float],
         lines: dict[str, Sequence[float]],
         *,
         across: str,
