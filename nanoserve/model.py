@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from . import packing
+
 
 class Batch(Protocol):
     """What stands between the model and padding, slots and caches."""
@@ -79,6 +81,18 @@ class Decoder(nn.Module):
         if not config.tied_embeddings:
             self.head = Linear(config.hidden_size, config.vocab_size, bias=False)
 
+    def settle(self) -> None:
+        """Once the weights are in: share what is tied, pack what is multiplied."""
+        if self.config.tied_embeddings:
+            config = self.config
+            # on "meta", where nothing is allocated for what is replaced at once
+            with torch.device("meta"):
+                self.head = Linear(config.hidden_size, config.vocab_size, bias=False)
+            self.head.weight = self.embedding.weight
+        for module in self.modules():
+            if isinstance(module, Linear):
+                module.weight = packing.pack(module.weight)
+
     def forward(self, ids: Tensor, positions: Tensor, batch: Batch) -> Tensor:
         """int64 [N] and int64 [N] to hidden states [N, E], after the final norm."""
         x = self.embedding(ids)  # [N, E]
@@ -93,8 +107,7 @@ class Decoder(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., E] to float32 [..., V], in whatever dtype the weights are."""
-        head = self.embedding if self.config.tied_embeddings else self.head
-        return F.linear(hidden, head.weight).float()
+        return self.head(hidden).float()
 
 
 class Block(nn.Module):
@@ -190,7 +203,8 @@ def make_norm(config: ModelConfig) -> nn.Module:
 
 
 class Linear(nn.Linear):
-    """nn.Linear, not drawn at random: every weight comes out of a checkpoint.
+    """nn.Linear, packed for the CPU, and not drawn at random: every weight comes out
+    of a checkpoint.
 
     Drawing costs seconds on a large model. Even on the "meta" device, where nothing
     is drawn, PyTorch imports its compiler to find that out: 1.3 s of a load.
@@ -198,6 +212,9 @@ class Linear(nn.Linear):
 
     def reset_parameters(self) -> None:
         pass
+
+    def forward(self, x: Tensor) -> Tensor:
+        return packing.linear(x, self.weight, self.bias)
 
 
 class Embedding(nn.Embedding):

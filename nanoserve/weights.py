@@ -76,6 +76,8 @@ def build(
         parts = {source: tensors[named[source]] for source in sources(config, name)}
         state[name] = joined(config, name, target.shape, parts, device, dtype)
     decoder.load_state_dict(state, assign=True)
+    state.clear()  # or every matrix that is packed would be held twice
+    decoder.settle()
     return decoder.to(device).requires_grad_(False).eval()  # .to moves RoPE's table
 
 
