@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .card import Scorecard as Scorecard
     from .checkpoint import LanguageModel as LanguageModel
     from .checkpoint import load as load
     from .continuous import ContinuousBatchEngine as ContinuousBatchEngine
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from .trace import SlotTrace as SlotTrace
     from .widgets.compare_alone import CompareAlone as CompareAlone
     from .widgets.mask_explorer import MaskExplorer as MaskExplorer
+    from .widgets.memory_calculator import MemoryCalculator as MemoryCalculator
     from .widgets.nan_microscope import NaNMicroscope as NaNMicroscope
     from .widgets.padding_explorer import PaddingExplorer as PaddingExplorer
     from .widgets.slot_player import SlotPlayer as SlotPlayer
@@ -42,6 +44,7 @@ __version__ = "0.1.0"
 # Each public name and its room, which is opened when the name is first used: so
 # `nanoserve --help` need not wait for torch, nor a server for a widget library.
 ROOMS = {
+    "Scorecard": "card",
     "LanguageModel": "checkpoint",
     "load": "checkpoint",
     "ContinuousBatchEngine": "continuous",
@@ -68,6 +71,7 @@ ROOMS = {
     "SlotPlayer": "widgets.slot_player",
     "PaddingExplorer": "widgets.padding_explorer",
     "CompareAlone": "widgets.compare_alone",
+    "MemoryCalculator": "widgets.memory_calculator",
 }
 __all__ = list(ROOMS)
 

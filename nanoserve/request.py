@@ -131,6 +131,14 @@ def real(value: Any) -> float:
         return math.inf
 
 
+def positive(name: str, value: Any) -> float:
+    """``value`` as a float. Raises unless it is a finite number above 0."""
+    number = real(value)
+    if not (math.isfinite(number) and number > 0):
+        raise invalid(name, value, "must be above 0")
+    return number
+
+
 def whole(name: str, value: Any, *, at_least: int, at_most: int | None = None) -> int:
     """``value`` as an int. Raises unless it is an integer (``True`` and ``2.0`` are
     not) in range."""

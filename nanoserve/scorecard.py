@@ -1,46 +1,183 @@
-"""Engines side by side: the same traffic at several loads, in passes or in seconds."""
+"""Engines side by side: the same traffic at several loads, in passes or in seconds.
+
+>>> engines = {"sequential": lambda: SequentialEngine(lm),
+...            "static": lambda: StaticBatchEngine(lm, max_num_seqs=8)}
+>>> card = scorecard.in_seconds(engines, scorecard.book_trace, loads=[2, 8])
+>>> card.chart("ttft")
+
+In passes a card is exact, and the same on every machine. In seconds it holds under its
+``conditions``.
+"""
 
 from __future__ import annotations
 
-import os
-import platform
-import time
-from importlib import metadata
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from random import Random
 from typing import TYPE_CHECKING
 
-import torch
-
-from . import __version__
+from . import metrics, serving, traffic
+from .card import Limits, Row, Scorecard, Unit
+from .conditions import conditions
+from .engine import Engine
+from .errors import invalid
+from .metrics import Timeline
+from .request import Request, SamplingParams, positive
+from .traffic import Arrival
 
 if TYPE_CHECKING:
     from .checkpoint import LanguageModel
 
+__all__ = ["Scorecard", "book_trace", "conditions", "in_passes", "in_seconds"]
 
-def conditions(lm: LanguageModel) -> dict[str, str]:
-    """What seconds depend on, in words: without them they say nothing.
+Engines = Mapping[str, Callable[[], Engine]]
+Traffic = Callable[[float], Iterable[Arrival]]
 
-    Keys: model, hardware, threads, versions, date. No machine is named.
+TOLD = "{} requests, prompts of {} to {} tokens, outputs of {} to {}"
+
+
+def book_trace(load: float, count: int = 40, seed: int = 7) -> list[Arrival]:
+    """Who comes in the chapter on static batching: ``load`` a second (8 there), by
+    Poisson; prompts of 32 to 96 tokens, outputs of 16 to 48.
+
+    Of the same seed, the same requests come at every load, only faster.
     """
-    size = sum(each.numel() for each in lm.model.parameters())
-    dtype = str(lm.dtype).removeprefix("torch.")
-    versions = {
-        "nanoserve": __version__,
-        "torch": torch.__version__,
-        "transformers": metadata.version("transformers"),
-        "Python": platform.python_version(),
-    }
-    return {
-        "model": f"{lm.name}: {lm.model.config.family}, {size:,} parameters, {dtype}",
-        "hardware": hardware(lm.device),
-        "threads": str(torch.get_num_threads()),
-        "versions": ", ".join(map(" ".join, versions.items())),
-        "date": time.strftime("%Y-%m-%d"),
-    }
+    when = traffic.poisson(load, count, seed=seed)
+    return traffic.drawn(
+        when, traffic.Uniform(32, 96), traffic.Uniform(16, 48), seed=seed
+    )
 
 
-def hardware(device: torch.device) -> str:
-    """What ``device`` is, in words: "cpu: x86_64, AVX512, 2 cores"."""
-    if device.type == "cuda":
-        return f"cuda: {torch.cuda.get_device_name(device)}"
-    kernels = torch.backends.cpu.get_cpu_capability()
-    return f"{device.type}: {platform.machine()}, {kernels}, {os.cpu_count()} cores"
+def in_passes(
+    engines: Engines,
+    traffic_at: Traffic,
+    loads: Iterable[float],
+    limits: Limits | None = None,
+    *,
+    progress: bool = False,
+) -> Scorecard:
+    """Run every engine at every load, on the clock of passes.
+
+    ``engines``     for each name, what makes a fresh engine
+    ``traffic_at``  for a load, in requests a pass, who comes when: the same requests
+                    at every load. Its seconds are taken as passes, the fraction cut
+    ``limits``      of TTFT and TPOT, in passes
+
+    No prompt has a meaning, and none ends before its limit. Raises
+    ``InvalidInputError``.
+    """
+
+    def run(engine: Engine, came: list[Arrival]) -> list[Timeline]:
+        steps = [int(each.seconds) for each in came]
+        asked = zip(requests(engine.lm, came), steps, strict=True)
+        serving.serve(engine, [replace(r, arrival_step=step) for r, step in asked])
+        return metrics.in_passes(engine.trace)
+
+    return _card("passes", run, engines, traffic_at, loads, limits, progress)
+
+
+def in_seconds(
+    engines: Engines,
+    traffic_at: Traffic,
+    loads: Iterable[float],
+    limits: Limits | None = None,
+    *,
+    progress: bool = False,
+) -> Scorecard:
+    """As ``in_passes``, by the clock on the wall: each request is added when it is
+    due, and waited for. Load, goodput and limits are in seconds.
+
+    Each engine runs a few tokens first, unmeasured. It takes as long as the traffic
+    does, or longer: 40 requests at 0.5 a second, 80 seconds an engine.
+    """
+
+    def run(engine: Engine, came: list[Arrival]) -> list[Timeline]:
+        asked = requests(engine.lm, came)
+        due = [each.seconds for each in came]
+        return metrics.in_seconds(
+            serving.serve_due(engine, asked, due, progress=progress)
+        )
+
+    return _card("seconds", run, engines, traffic_at, loads, limits, progress)
+
+
+def _card(
+    unit: Unit,
+    run: Callable[[Engine, list[Arrival]], list[Timeline]],
+    engines: Engines,
+    traffic_at: Traffic,
+    loads: Iterable[float],
+    limits: Limits | None,
+    progress: bool,
+) -> Scorecard:
+    from tqdm.auto import tqdm
+
+    _check_engines(engines)
+    limits = limits and _limits(limits)
+    came = _same_at_every_load(traffic_at, loads)
+    under = {"traffic": _told(next(iter(came.values())))}
+    if unit == "seconds":
+        for make in engines.values():
+            under = {**conditions(warm_up(make())), **under}
+    pairs = [(load, name) for load in came for name in engines]
+    rows = []
+    for load, name in tqdm(pairs, disable=not progress, unit="run"):
+        engine = engines[name]()
+        found = metrics.measure(run(engine, came[load]), limits)
+        used = engine.trace.ledger().slot_utilization
+        rows.append(Row(name, load, used, found))
+    return Scorecard(unit, rows, under, limits)
+
+
+def requests(lm: LanguageModel, came: Iterable[Arrival]) -> list[Request]:
+    """Of these lengths, with prompts drawn from the vocabulary, the same every time."""
+    random, ids = Random(0), range(lm.vocab_size)
+    return [
+        Request(
+            random.choices(ids, k=each.prompt),
+            SamplingParams(max_tokens=each.output, ignore_eos=True),
+        )
+        for each in came
+    ]
+
+
+def warm_up(engine: Engine) -> LanguageModel:
+    """Fill all seats once: what is slow only the first time is over then."""
+    came = [Arrival(0, 16, 4)] * engine.max_num_seqs
+    serving.serve(engine, requests(engine.lm, came))
+    return engine.lm
+
+
+def _same_at_every_load(
+    traffic_at: Traffic, loads: Iterable[float]
+) -> dict[float, list[Arrival]]:
+    came = {load: list(traffic_at(positive("loads", load))) for load in loads}
+    if not came:
+        raise invalid("loads", [], "needs one load at least")
+    first = next(iter(came.values()))
+    for load, others in came.items():
+        if not others:
+            raise invalid("traffic_at", load, "brings no requests")
+        if [each[1:] for each in others] != [each[1:] for each in first]:
+            raise invalid("traffic_at", load, "must bring the same requests as others")
+    return came
+
+
+def _told(came: list[Arrival]) -> str:
+    prompts, outputs = [each.prompt for each in came], [each.output for each in came]
+    ends = min(prompts), max(prompts), min(outputs), max(outputs)
+    return TOLD.format(len(came), *ends)
+
+
+def _check_engines(engines: Engines) -> None:
+    if not isinstance(engines, Mapping) or not engines:
+        raise invalid("engines", engines, "must be a dict, a name for each engine")
+    for name, make in engines.items():
+        if not callable(make):
+            raise invalid(f"engines[{name!r}]", make, "must make an engine when called")
+
+
+def _limits(limits: Limits) -> Limits:
+    if not isinstance(limits, tuple) or len(limits) != 2:
+        raise invalid("limits", limits, "must be two: of TTFT and of TPOT")
+    return positive("limits", limits[0]), positive("limits", limits[1])

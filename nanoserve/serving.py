@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import time
+from collections import deque
 from collections.abc import Iterable
 
 from .engine import Engine
 from .errors import invalid
-from .request import GenerationResult, Request
-from .sequence import check_kind
+from .request import GenerationResult, Request, real
+from .sequence import Sequence, check_kind
 
 
 def serve(
@@ -29,11 +32,75 @@ def serve(
         spared, sequences = [], engine.live()
         _drain(engine, len(sequences), progress)
     except BaseException:
-        for sequence in engine.live():
-            if sequence not in spared:
-                engine.abort(sequence.request_id)
+        _abort(engine, spared)
         raise
     return {each.request_id: each.result(engine.lm) for each in sequences}
+
+
+def serve_due(
+    engine: Engine,
+    requests: Iterable[Request],
+    due: Iterable[float],
+    *,
+    progress: bool = False,
+) -> list[Sequence]:
+    """Add each request when it is ``due``, in seconds from now; run until none is left.
+
+    Returns the sequences as they came, for ``metrics.in_seconds``. Who comes during a
+    pass has waited from then on: the time of arrival is when it was due, not when the
+    pass was over. A request that could never be served is refused before anything
+    runs (``InvalidInputError``). Ctrl-C ends all that were added, as in ``serve``.
+    """
+    requests = _listed(requests)
+    for request in requests:
+        engine.check(request)
+    engine.keep_free(request.request_id for request in requests)
+    times = _times(due, len(requests))
+    coming = sorted(zip(times, requests, strict=True), key=lambda pair: pair[0])
+    try:
+        return _as_they_come(engine, deque(coming), progress)
+    except BaseException:
+        _abort(engine, [])
+        raise
+
+
+def _as_they_come(
+    engine: Engine, coming: deque[tuple[float, Request]], progress: bool
+) -> list[Sequence]:
+    from tqdm.auto import tqdm
+
+    rows: list[Sequence] = []
+    start = time.perf_counter()
+    with tqdm(total=len(coming), disable=not progress, unit="request") as bar:
+        while coming or engine.has_work():
+            now = time.perf_counter()
+            while coming and start + coming[0][0] <= now:
+                at, request = coming.popleft()
+                engine.add_request(request)
+                rows.append(engine.live()[-1])
+                rows[-1].arrived_at = start + at
+            if engine.has_work():
+                engine.step()
+                bar.update(len(rows) - len(engine.live()) - bar.n)
+            else:
+                time.sleep(start + coming[0][0] - now)
+    return rows
+
+
+def _times(due: Iterable[float], count: int) -> list[float]:
+    times = [real(each) for each in due]
+    if len(times) != count:
+        raise invalid("due", len(times), f"must be {count} times, one a request")
+    for each in times:
+        if not math.isfinite(each):
+            raise invalid("due", each, "must be a finite number of seconds")
+    return times
+
+
+def _abort(engine: Engine, spared: list[Sequence]) -> None:
+    for sequence in engine.live():
+        if sequence not in spared:
+            engine.abort(sequence.request_id)
 
 
 def _drain(engine: Engine, total: int, progress: bool) -> None:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Protocol
 
 from . import metrics
 from .errors import InvalidInputError, invalid
-from .request import real, whole
+from .request import positive, whole
 
 TIME, PROMPT, OUTPUT = "TIMESTAMP", "ContextTokens", "GeneratedTokens"
 
@@ -139,8 +139,8 @@ class LogNormal:
     high: int
 
     def __post_init__(self) -> None:
-        _positive("median", self.median)
-        _positive("sigma", self.sigma)
+        positive("median", self.median)
+        positive("sigma", self.sigma)
         whole("high", self.high, at_least=1)
 
     def draw(self, random: Random) -> int:
@@ -186,7 +186,7 @@ def bursty(
     """The same average in bursts: gaps are drawn from a gamma distribution of shape
     ``burstiness``; 1 is Poisson, less is burstier (vLLM's benchmark calls it so)."""
     whole("count", count, at_least=0)
-    rate, shape = _positive("rate", rate), _positive("burstiness", burstiness)
+    rate, shape = positive("rate", rate), positive("burstiness", burstiness)
     random = Random(seed)
     gaps = (random.gammavariate(shape, 1 / (rate * shape)) for _ in range(count))
     return list(accumulate(gaps))
@@ -202,13 +202,6 @@ def drawn(
     """
     random = Random(seed)
     return [Arrival(at, prompt.draw(random), output.draw(random)) for at in seconds]
-
-
-def _positive(name: str, value: float) -> float:
-    number = real(value)
-    if not (math.isfinite(number) and number > 0):
-        raise invalid(name, value, "must be above 0")
-    return number
 
 
 # --- what is kept of a trace that is not ours to pass on ---
