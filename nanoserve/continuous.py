@@ -198,5 +198,10 @@ class ContinuousBatchEngine(engine.Engine):
 def bytes_per_token(lm: LanguageModel) -> int:
     """K and V of one token in all layers."""
     config = lm.model.config
-    numbers = 2 * config.num_layers * config.num_kv_heads * config.head_dim
+    numbers = kv_numbers(config.num_layers, config.num_kv_heads, config.head_dim)
     return numbers * lm.dtype.itemsize
+
+
+def kv_numbers(layers: int, kv_heads: int, head_dim: int) -> int:
+    """How many numbers the K and V of one token are, in all layers."""
+    return 2 * layers * kv_heads * head_dim

@@ -24,7 +24,13 @@ from ..errors import NanoserveError
 from . import grid, standalone
 from .standalone import HERE, in_script
 
-NAMES = ("padding-explorer", "mask-explorer", "nan-microscope", "compare-alone")
+NAMES = (
+    "padding-explorer",
+    "mask-explorer",
+    "nan-microscope",
+    "compare-alone",
+    "memory-calculator",
+)
 SCRIPTS = ("dom.js", "grid.js", "instrument.js")  # before each instrument's own
 STYLES = (*standalone.STYLES, "instrument.css")
 
