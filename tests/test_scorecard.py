@@ -324,3 +324,64 @@ def test_conditions_are_words_and_count_each_weight_once():
     assert f"llama, {tied:,} parameters, float32" in found["model"]
     assert found.keys() == {"model", "hardware", "threads", "versions", "date"}
     assert "torch" in found["versions"]
+
+
+# --- what was measured: the three claims of the chapter on static batching ---
+
+# Static against one request at a time: throughput, mean TTFT, mean ITL. "same" is
+# within 5 %. The chapter says: higher, lower, higher (slightly), at every load.
+CLAIMS = {
+    ("small", 4): ("same", "lower", "higher"),
+    ("small", 8): ("same", "lower", "higher"),
+    ("small", 32): ("higher", "lower", "higher"),
+    ("small", 128): ("higher", "lower", "higher"),
+    ("smollm2", 0.5): ("same", "lower", "higher"),
+    ("smollm2", 1): ("higher", "lower", "higher"),
+    ("smollm2", 2): ("higher", "lower", "higher"),
+    ("smollm2", 8): ("higher", "lower", "higher"),
+}
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    if not RESULTS.exists():
+        pytest.skip(f"{RESULTS.name} is not recorded: python data/scorecard.py")
+    return json.loads(RESULTS.read_text("utf-8"))
+
+
+def verdict(new, old):
+    if abs(new / old - 1) <= 0.05:
+        return "same"
+    return "higher" if new > old else "lower"
+
+
+def told(row):
+    of = row.metrics
+    return of.throughput, of.ttft.mean, of.itl.mean
+
+
+def test_the_claims_of_the_book_as_measured(recorded):
+    found = {}
+    for model, stored in recorded["models"].items():
+        card = Scorecard.from_dict(stored)
+        rows = {(row.engine, row.load): row for row in card.rows}
+        for load in dict.fromkeys(row.load for row in card.rows):
+            new, old = rows["static", load], rows["sequential", load]
+            found[model, load] = tuple(map(verdict, told(new), told(old)))
+    assert found == CLAIMS
+
+
+def test_all_requests_were_answered_in_full_and_under_the_same_conditions(recorded):
+    assert "seed 7" in recorded["conditions"]["trace"]
+    for name, count in (("small", 128), ("smollm2", 40)):
+        card = Scorecard.from_dict(recorded["models"][name])
+        assert card.conditions.keys() >= {"model", "hardware", "versions", "date"}
+        asked = sum(each.output for each in scorecard.book_trace(8, count))
+        for row in card.rows:
+            assert (row.metrics.requests, row.metrics.tokens) == (count, asked)
+
+
+def test_the_small_model_has_the_size_of_the_books(recorded):
+    said = recorded["models"]["small"]["conditions"]["model"]
+    size = int(said.split(" parameters")[0].split()[-1].replace(",", ""))
+    assert size == pytest.approx(5_800_000, rel=0.02)
