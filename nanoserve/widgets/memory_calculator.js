@@ -7,7 +7,7 @@ import { control, fill, node, setText } from "./dom.js";
 const MOST_DRAWN = 64; // sequences, one by one; more are one piece
 const CLASSES = { weights: "bar", sequences: "prompt", rest: "bare", others: "generated",
   beyond: "generated" };
-const number = (count) => count.toLocaleString("en-US");
+const { format: number } = new Intl.NumberFormat("en-US");
 
 class MemoryCalculator extends Instrument {
   build() {
@@ -136,7 +136,8 @@ class MemoryCalculator extends Instrument {
   }
 
   gb(bytes) {
-    return fill(this.words.gb, { count: (bytes / 1e9).toPrecision(3) });
+    const [words, unit] = bytes >= 1e9 ? [this.words.gb, 1e9] : [this.words.mb, 1e6];
+    return fill(words, { count: (bytes / unit).toPrecision(3) });
   }
 
   bytes(count) {

@@ -22,6 +22,7 @@ WORDS = {
     "card_of": "{gb} GB ({examples})",
     # numbers
     "gb": "{count} GB",
+    "mb": "{count} MB",
     "bytes": "{count} bytes",
     "one_byte": "1 byte",
     "none": "none",
@@ -130,8 +131,9 @@ def title(state: dict[str, Any]) -> str:
 
 
 def gb(count: int) -> str:
-    """Bytes as GB, to three digits."""
-    return say("gb", count=f"{count / 1e9:#.3g}".removesuffix("."))
+    """Bytes as GB, or as MB if there are few, to three digits."""
+    key, unit = ("gb", 1e9) if count >= 1e9 else ("mb", 1e6)
+    return say(key, count=f"{count / unit:#.3g}".removesuffix("."))
 
 
 def _bytes(count: float) -> str:

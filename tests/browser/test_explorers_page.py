@@ -1,15 +1,18 @@
-"""PaddingExplorer and CompareAlone on a page from disk: no kernel, no network."""
+"""PaddingExplorer, CompareAlone and MemoryCalculator on a page from disk: no kernel,
+no network."""
 
 from __future__ import annotations
 
+import json
+from itertools import product
 from typing import Any
 
 import accessibility
 import pytest
 
-from nanoserve import CompareAlone, PaddingExplorer
+from nanoserve import CompareAlone, MemoryCalculator, PaddingExplorer
 from nanoserve.pitfalls.examples import canary
-from nanoserve.widgets import padding_explorer
+from nanoserve.widgets import memory_calculator, memory_scene, padding_explorer
 from nanoserve.widgets.instrument import instrument_html
 
 PROMPTS = ["count from 3 to 12", "copy c a d", "reverse b c d e f"]  # 7, 6, 8 tokens
@@ -26,7 +29,7 @@ class Reader:
 
     def __init__(self, page: Any) -> None:
         self.page = page
-        page.wait_for_selector(".ns-rectangle")
+        page.wait_for_selector(".ns-rectangle, .ns-card")
 
     def sees(self) -> bytes:
         return self.page.locator(".ns-instrument").first.screenshot()
@@ -58,6 +61,11 @@ def explorer():
 @pytest.fixture(scope="module")
 def comparison():
     return CompareAlone(canary("canary"), THREE, bug="mask-dropped")
+
+
+@pytest.fixture(scope="module")
+def calculator():
+    return MemoryCalculator()
 
 
 @pytest.fixture
@@ -344,14 +352,103 @@ def test_with_nothing_to_find_it_opens_at_the_end(open_page):
     assert reader.page.locator(".ns-verdicts li").all_inner_texts() == ["Clean: A, B."]
 
 
+# --- the memory calculator ---
+
+
+def sees_what_python_says(reader: Reader, shown: MemoryCalculator) -> dict[str, Any]:
+    """All words on the page, and the boxes of the bar; returns the state."""
+    page, state = reader.page, reader.at()
+    told = memory_calculator.told(shown.scene, state)
+    assert reader.hears() == told["sentence"]
+    parts = [words for _, _, words in told["parts"]]
+    assert page.locator(".ns-legend li").all_inner_texts() == parts
+    sums = page.locator(".ns-sums > div").evaluate_all(
+        "(all) => all.map((each) => [...each.children].map((one) => one.textContent))"
+    )
+    assert sums == told["sums"]
+    assert page.locator(".ns-more p").all_inner_texts() == told["notes"]
+    fit = memory_scene.sums(shown.scene, state)["fit"]
+    boxes = page.locator('.ns-card [data-part="sequences"]').count()
+    assert boxes == (fit if fit <= memory_calculator.MOST_DRAWN else 1)
+    widths = page.locator(".ns-card > div").evaluate_all(
+        "(all) => all.map((each) => each.getBoundingClientRect().width)"
+    )
+    whole = sum(count for _, count, _ in told["parts"])
+    for width, (kind, count, _) in zip(widths, told["parts"], strict=True):
+        assert width == pytest.approx(count / whole * sum(widths), abs=6), kind
+    return state
+
+
+def test_all_is_chosen_by_mouse_and_by_key_and_told_as_python_tells_it(
+    open_page, calculator
+):
+    reader = Reader(open_page(instrument_html(calculator)))
+    page = reader.page
+    assert sees_what_python_says(reader, calculator) == calculator.scene["opens"]
+    model, card = page.get_by_label("model"), page.get_by_label("memory of the card")
+    context = page.get_by_label("tokens a sequence")
+    share = page.get_by_label("gpu_memory_utilization")
+    model.select_option("Llama-3.1-70B")
+    context.focus()
+    for key, tokens in [("End", 131_072), ("ArrowLeft", 65_536), ("Home", 512)]:
+        reader.press(key)
+        assert sees_what_python_says(reader, calculator)["context"] == tokens
+    reader.press("End")
+    assert context.get_attribute("aria-valuetext") == "131,072"
+    model.focus()
+    reader.press("ArrowUp")  # a model of 8,192 tokens: no more than that
+    assert sees_what_python_says(reader, calculator)["context"] == 8192
+    page.click("label:has-text('int8')")
+    page.click("label:has-text('fp8')")
+    share.focus()
+    reader.press("ArrowLeft", "ArrowLeft")
+    state = sees_what_python_says(reader, calculator)
+    assert (state["weights"], state["kv"], state["share"]) == ("int8", "fp8", 90)
+    page.locator("input:checked").first.focus()
+    reader.press("ArrowLeft")
+    assert sees_what_python_says(reader, calculator)["weights"] == "bf16"
+    assert "does not fit" in reader.hears()
+    card.select_option("192 GB (MI300X)")
+    assert sees_what_python_says(reader, calculator)["card"] == 192
+    slide = share.bounding_box()
+    page.mouse.click(slide["x"] + 2, slide["y"] + slide["height"] / 2)
+    assert sees_what_python_says(reader, calculator)["share"] == 80
+
+
+def test_every_choice_comes_to_what_python_computes(open_page, calculator):
+    scene = calculator.scene
+    states = [
+        {"model": model["name"], "context": context, "weights": weights, "kv": kv}
+        | {"card": card["gb"], "share": share}
+        for model, weights, kv, card, share in product(
+            scene["models"],
+            memory_scene.WEIGHTS,
+            memory_scene.KV,
+            scene["cards"],
+            memory_scene.SHARES,
+        )
+        for context in model["contexts"]
+    ]
+    page = Reader(open_page(instrument_html(calculator))).page
+    said = page.evaluate(  # as one string: thousands of objects take long to cross
+        """(states) => JSON.stringify(JSON.parse(states).map((state) => {
+        instrument.state = state; return instrument.told(); }))""",
+        json.dumps(states),
+    )
+    for state, found in zip(states, json.loads(said), strict=True):
+        assert found == memory_calculator.told(scene, state), state
+
+
 # --- for every reader ---
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1000])
-def test_axe_finds_nothing(open_page, explorer, comparison, tmp_path, scheme, width):
+def test_axe_finds_nothing(
+    open_page, explorer, comparison, calculator, tmp_path, scheme, width
+):
     page = open_page(
-        instrument_html(explorer, comparison),
+        instrument_html(explorer, comparison, calculator),
         color_scheme=scheme,
         viewport={"width": width, "height": 900},
     )
