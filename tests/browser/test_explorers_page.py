@@ -52,6 +52,17 @@ class Reader:
     def at(self) -> Any:
         return self.page.evaluate("instrument.state")
 
+    def focused(self) -> list[Any]:
+        """What kind of control, its name, whether it keeps its keys, and its ring."""
+        return self.page.evaluate(
+            """() => { const { activeElement: at } = document;
+            const seen = at.type === "radio" ? at.nextSibling : at;
+            return [at.dataset.control || at.type || at.role || at.tagName, at.ariaLabel
+            || at.labels?.[0]?.textContent || at.textContent,
+            at.closest("[data-lm-suppress-shortcuts]") === at,
+            getComputedStyle(seen).outlineStyle]; }"""
+        )
+
 
 @pytest.fixture(scope="module")
 def explorer():
@@ -413,6 +424,18 @@ def test_all_is_chosen_by_mouse_and_by_key_and_told_as_python_tells_it(
     slide = share.bounding_box()
     page.mouse.click(slide["x"] + 2, slide["y"] + slide["height"] / 2)
     assert sees_what_python_says(reader, calculator)["share"] == 80
+    page.evaluate("document.activeElement.blur()")
+    kinds = ["select-one", "radio", "radio", "range", "select-one", "range"]
+    page.mouse.click(5, 5)
+    for kind in kinds:
+        reader.press("Tab")
+        reached, name, quiet, ring = reader.focused()
+        assert (reached, quiet) == (kind, True)
+        assert name and ring != "none", kind
+    page.emulate_media(media="print")
+    assert page.locator(".ns-sentence").is_visible()
+    assert page.locator(".ns-card").is_visible()
+    assert not page.locator(".ns-fields").is_visible()
 
 
 def test_every_choice_comes_to_what_python_computes(open_page, calculator):
@@ -474,14 +497,7 @@ def test_tab_reaches_every_control_and_each_has_a_name(open_page, which, request
     reached = {}
     for _ in range(reader.page.locator(FOCUSABLE).count() + 1):
         reader.press("Tab")
-        kind, name, quiet, ring = reader.page.evaluate(
-            """() => { const { activeElement: at } = document;
-            const seen = at.type === "radio" ? at.nextSibling : at;
-            return [at.dataset.control || at.type || at.role || at.tagName, at.ariaLabel
-            || at.labels?.[0]?.textContent || at.textContent,
-            at.closest("[data-lm-suppress-shortcuts]") === at,
-            getComputedStyle(seen).outlineStyle]; }"""
-        )
+        kind, name, quiet, ring = reader.focused()
         if kind == "BODY":
             continue
         assert name, kind
