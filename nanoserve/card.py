@@ -31,8 +31,8 @@ CHARTS = {
     "end_to_end": "Arrival to last token: {of}, {time}",
 }
 WORDS = {
-    "caption": "Load, tokens, goodput a {one}; times in {time}, TTFT and ITL: means.",
-    "limits": "Limits: TTFT {}, TPOT {}.",
+    "caption": "Load and tokens a {one}; times in {time}, TTFT and ITL: means.",
+    "limits": "Goodput: requests a {one} within a TTFT of {ttft} and a TPOT of {tpot}.",
     "across": "requests a {one}",
     "most": "the longest",
 }
@@ -137,11 +137,12 @@ class Scorecard:
         return value
 
     def _caption(self) -> str:
-        caption = WORDS["caption"].format(**UNITS[self.unit])
+        words = UNITS[self.unit]
+        caption = WORDS["caption"].format(**words)
         if self.limits is None:
             return caption
-        limits = (f"{each * SCALE[self.unit]:g}" for each in self.limits)
-        return f"{caption}\n{WORDS['limits'].format(*limits)}"
+        ttft, tpot = (f"{each * SCALE[self.unit]:g}" for each in self.limits)
+        return f"{caption}\n{WORDS['limits'].format(**words, ttft=ttft, tpot=tpot)}"
 
     def _conditions(self) -> list[str]:
         return [f"{key}: {value}" for key, value in self.conditions.items()]

@@ -33,7 +33,7 @@ __all__ = ["Scorecard", "book_trace", "conditions", "in_passes", "in_seconds"]
 Engines = Mapping[str, Callable[[], Engine]]
 Traffic = Callable[[float], Iterable[Arrival]]
 
-TOLD = "{} requests, prompts of {} to {} tokens, outputs of {} to {}"
+TOLD = "{} requests, prompts of {} tokens, outputs of {}"
 
 
 def book_trace(load: float, count: int = 40, seed: int = 7) -> list[Arrival]:
@@ -165,8 +165,12 @@ def _same_at_every_load(
 
 def _told(came: list[Arrival]) -> str:
     prompts, outputs = [each.prompt for each in came], [each.output for each in came]
-    ends = min(prompts), max(prompts), min(outputs), max(outputs)
-    return TOLD.format(len(came), *ends)
+    return TOLD.format(len(came), _ends(prompts), _ends(outputs))
+
+
+def _ends(tokens: list[int]) -> str:
+    low, high = min(tokens), max(tokens)
+    return f"{low} to {high}" if low < high else f"{low}"
 
 
 def _check_engines(engines: Engines) -> None:

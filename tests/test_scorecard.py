@@ -264,7 +264,7 @@ def test_what_is_no_card_is_refused(stored):
 def test_the_table_fits_and_says_its_units(card):
     head, limits, _, heads, *_ = card.text().splitlines()
     assert "times in passes" in head
-    assert limits == "Limits: TTFT 2, TPOT 1."
+    assert limits == "Goodput: requests a pass within a TTFT of 2 and a TPOT of 1."
     assert heads.split()[-1] == "goodput"
     assert "traffic: 3 requests, prompts of 2 to 6 tokens" in card.text()
     html = card._repr_mimebundle_()["text/html"]
@@ -314,6 +314,7 @@ def test_a_chart_of_what_is_not_there_is_refused(asked, words):
 def test_who_makes_one_token_has_no_gap_to_show():
     card = scorecard.in_passes(ENGINES, lambda load: [Arrival(0, 3, 1)], [1])
     assert " -  " in card.text()
+    assert "traffic: 1 requests, prompts of 3 tokens, outputs of 1" in card.text()
     with pytest.raises(InvalidInputError, match="itl=None"):
         card.chart("itl")
 
