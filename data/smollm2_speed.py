@@ -34,6 +34,10 @@ HOW = {
     "how": f"each way once with {SLOTS} requests as a warm-up, then {TURNS} times, in "
     "turns; medians. generate: batches in order of arrival, padded on the left, each "
     "run until its longest answer is done",
+    "decode": "40 passes over prompts of 32 tokens, after 10; own share: all of a pass "
+    "but the model, whose attention and KV cache belong to it",
+    "linear": "all matrices of a pass times so many rows, as PyTorch multiplies and as "
+    "nanoserve/packing.py does; medians of 9",
     "source": "Azure LLM inference trace 2023 (Azure Public Dataset), "
     "https://github.com/Azure/AzurePublicDataset, CC-BY-4.0",
     "script": "data/smollm2_speed.py",
@@ -47,7 +51,7 @@ def main(trace: Path) -> None:
     result = {
         "conditions": {**HOW, **scorecard.conditions(lm)},
         "serving": serving(lm, requests(traffic.read_trace(trace))),
-        "pass": anatomy(lm),
+        "decode": {f"{rows} rows": anatomy(lm, rows) for rows in (1, 2, 4, 8, 16, 32)},
         "linear": linear(lm),
     }
     RESULT.write_text(json.dumps(result, indent=2) + "\n", "utf-8")
@@ -151,11 +155,12 @@ def by_transformers() -> Way:
 # --- what a pass consists of ---
 
 
-def anatomy(lm: nanoserve.LanguageModel, passes: int = 60) -> dict:
-    """A continuous pass of 8 answers under way: the model's share, and the rest."""
-    engine = nanoserve.ContinuousBatchEngine(lm, SLOTS, LENGTH)
+def anatomy(lm: nanoserve.LanguageModel, rows: int, passes: int = 40) -> dict:
+    """Continuous passes in which ``rows`` answers get a token each: how long, and how
+    much of it is not the model (its attention and its KV cache belong to it)."""
+    engine = nanoserve.ContinuousBatchEngine(lm, rows, LENGTH)
     params = SamplingParams(max_tokens=passes + 20, ignore_eos=True)
-    for number in range(SLOTS):
+    for number in range(rows):
         engine.add_request(Request([*range(100 + number, 132 + number)], params))
     for _ in range(10):
         engine.step()
@@ -174,8 +179,6 @@ def anatomy(lm: nanoserve.LanguageModel, passes: int = 60) -> dict:
     finally:
         model.forward, model.logits = forward, logits
     return {
-        "what": f"{passes} passes of {SLOTS} decodes each; own: all but the model, "
-        "whose attention and KV cache count as the model",
         "median_ms": round(1000 * statistics.median(whole), 1),
         "median_own_share": round(statistics.median(own), 4),
         "largest_own_share": round(max(own), 4),
