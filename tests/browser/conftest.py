@@ -52,7 +52,7 @@ def missing() -> str:
 # running in this thread, and a later test's asyncio.run would fail.
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """One chromium for a module, each test in a fresh profile of its own."""
+    """One chromium for a module."""
     reason = missing()
     if reason and os.environ.get("CI"):
         pytest.fail(f"browser tests must run in CI: {reason}")
@@ -70,36 +70,74 @@ def browser() -> Iterator[Any]:
         asyncio.get_running_loop()
 
 
-@pytest.fixture
-def open_page(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """Open HTML, or a file, from disk with the network cut; nothing may ask for it,
-    nothing may complain. Further arguments are those of a Playwright context."""
-    contexts, outside, complaints = [], [], []
+class Pages:
+    """Pages with the network cut, opened once and used again: a new one costs a
+    second, and a document loaded anew has no memory of the one before."""
 
-    def ask(route: Any) -> None:
+    VIEWPORT = {"width": 1000, "height": 900}
+    LOOK = {"color_scheme": "light", "reduced_motion": "no-preference"}
+
+    def __init__(self, browser: Any) -> None:
+        self.browser = browser
+        self.free: dict[tuple[Any, ...], list[Any]] = {}
+        self.used: list[tuple[tuple[Any, ...], Any]] = []
+        self.outside: list[str] = []
+        self.complaints: list[str] = []
+
+    def open(self, url: str, viewport: Any = VIEWPORT, **options: Any) -> Any:
+        look = {key: options.pop(key, usual) for key, usual in self.LOOK.items()}
+        key = tuple(sorted(options.items()))
+        free = self.free.setdefault(key, [])
+        page = free.pop() if free else self.new(**options)
+        self.used.append((key, page))
+        page.set_viewport_size(viewport)
+        page.emulate_media(media="null", **look)
+        page.goto(url)
+        return page
+
+    def new(self, **options: Any) -> Any:
+        context = self.browser.new_context(**options)
+        context.route("**/*", self.ask)
+        context.set_offline(True)
+        page = context.new_page()
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("console", lambda said: self.complaints.append(said.text))
+        return page
+
+    def ask(self, route: Any) -> None:
         if route.request.url.startswith("file:"):
             route.continue_()
         else:
-            outside.append(route.request.url)
+            self.outside.append(route.request.url)
             route.abort()
 
+    def leave(self) -> tuple[list[str], list[str]]:
+        """Empty the pages; gives who asked for the network, and what was said."""
+        for key, page in self.used:
+            page.mouse.move(0, 0)
+            page.goto("about:blank")
+            self.free[key].append(page)
+        heard = self.outside[:], self.complaints[:]
+        for each in (self.used, self.outside, self.complaints):
+            each.clear()
+        return heard
+
+
+@pytest.fixture(scope="module")
+def pages(browser: Any) -> Pages:
+    return Pages(browser)
+
+
+@pytest.fixture
+def open_page(pages: Pages, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Open HTML, or a file, from disk with the network cut; nothing may ask for it,
+    nothing may complain. Further arguments are those of a Playwright context."""
+
     def open_(html: str | Path, **options: Any) -> Any:
-        path = html if isinstance(html, Path) else tmp_path / f"{len(contexts)}.html"
+        path = html if isinstance(html, Path) else tmp_path / f"{len(pages.used)}.html"
         if path != html:
             path.write_text(html, "utf-8")
-        viewport = {"width": 1000, "height": 900}
-        context = browser.new_context(**{"viewport": viewport, **options})
-        contexts.append(context)
-        context.route("**/*", ask)
-        context.set_offline(True)
-        page = context.new_page()
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("console", lambda said: complaints.append(said.text))
-        page.goto(path.as_uri())
-        return page
+        return pages.open(path.as_uri(), **options)
 
     yield open_
-    for context in contexts:
-        context.close()
-    assert outside == []
-    assert complaints == []
+    assert pages.leave() == ([], [])
