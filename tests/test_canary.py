@@ -48,7 +48,9 @@ def name(request):
 
 @pytest.fixture(scope="module")
 def model(name):
-    return AutoModelForCausalLM.from_pretrained(DATA / name).eval()
+    # PyTorch's tanh GELU is GPT-2's in one pass over the numbers, not in seven
+    gelu = {"activation_function": "gelu_pytorch_tanh"} if name == "canary" else {}
+    return AutoModelForCausalLM.from_pretrained(DATA / name, **gelu).eval()
 
 
 @pytest.fixture(scope="module")
@@ -124,22 +126,24 @@ def test_canary_imports_only_the_standard_library():
 # ---- the files -------------------------------------------------------------------
 
 
-def test_loads_without_a_warning(name):
+def test_both_load_without_a_warning():
     code = (
-        "import sys, transformers as t; d = sys.argv[1];"
-        "k = t.AutoTokenizer.from_pretrained(d);"
-        "m = t.AutoModelForCausalLM.from_pretrained(d);"
-        "b = k(['copy a', 'count from 3 to 5'], padding=True, return_tensors='pt');"
-        "o = m.generate(**b, max_new_tokens=8);"
-        "print(k.batch_decode(o[:, b.input_ids.shape[1]:], skip_special_tokens=True))"
+        "import sys, transformers as t\n"
+        "for d in sys.argv[1:]:\n"
+        " k = t.AutoTokenizer.from_pretrained(d)\n"
+        " m = t.AutoModelForCausalLM.from_pretrained(d)\n"
+        " b = k(['copy a', 'count from 3 to 5'], padding=True, return_tensors='pt')\n"
+        " o = m.generate(**b, max_new_tokens=8)[:, b.input_ids.shape[1]:]\n"
+        " print(k.batch_decode(o, skip_special_tokens=True))"
     )
+    folders = [str(DATA / name) for name in NAMES]
     found = subprocess.run(
-        [sys.executable, "-W", "error::UserWarning", "-c", code, str(DATA / name)],
+        [sys.executable, "-W", "error::UserWarning", "-c", code, *folders],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert found.stdout.strip() == "['a', '3 4 5']", found.stderr
+    assert found.stdout.splitlines() == ["['a', '3 4 5']"] * 2, found.stderr
     # The progress bar of loading is the only thing that may be written there.
     said = found.stderr.replace("\r", "\n").splitlines()
     assert [line for line in said if line and "Loading weights" not in line] == []
@@ -297,8 +301,11 @@ def share_in_card(name, task) -> float:
 def test_accuracy(name, model, task):
     conversations = SUITES[task]
     if len(conversations) > 5000:  # all of them: test_accuracy_of_all
-        conversations = random.Random(11).sample(conversations, 1000)
-    share = share_right(model, conversations)
+        conversations = random.Random(11).sample(conversations, 200)
+    is_as_its_card_says(name, task, share_right(model, conversations))
+
+
+def is_as_its_card_says(name, task, share):
     assert share >= FLOORS[task]
     # Another processor may round a near-tie the other way; more than that is news.
     assert share == pytest.approx(share_in_card(name, task), abs=0.01)
@@ -306,8 +313,8 @@ def test_accuracy(name, model, task):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", [t for t in FLOORS if len(SUITES[t]) > 5000])
-def test_accuracy_of_all(model, task):
-    assert share_right(model, SUITES[task]) >= FLOORS[task]
+def test_accuracy_of_all(name, model, task):
+    is_as_its_card_says(name, task, share_right(model, SUITES[task]))
 
 
 def test_every_task_has_a_floor():
