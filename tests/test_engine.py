@@ -319,15 +319,21 @@ def test_the_id_of_an_aborted_request_is_free_again(llama):
 # --- a pass that does not come to its end ---
 
 
+@pytest.fixture(scope="module")
+def drawn_alone(lm):
+    requests = laws.ragged(temperature=1.0, seed=5)
+    return [laws.alone(lm, request) for request in requests]
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError, MemoryError])
 @pytest.mark.parametrize("passes_before", [0, 1, 3])
 @KINDS
-def test_a_pass_that_was_interrupted_is_run_again(lm, kind, passes_before, error):
-    requests = laws.ragged(temperature=1.0, seed=5)
-    expected = [laws.alone(lm, request) for request in requests]
+def test_a_pass_that_was_interrupted_is_run_again(
+    lm, drawn_alone, kind, passes_before, error
+):
     running = kind(lm)
-    for request in requests:
-        running.add_request(request)
+    for each in drawn_alone:
+        running.add_request(each.request)
     outputs = [output for _ in range(passes_before) for output in running.step()]
     with laws.crash(2, error()), pytest.raises(error):
         running.step()
@@ -337,7 +343,7 @@ def test_a_pass_that_was_interrupted_is_run_again(lm, kind, passes_before, error
         mine = [output for output in outputs if output.request_id == name]
         tokens = [token for output in mine for token in output.token_ids]
         got.append(laws.Answer(tokens, mine[-1].finish_reason))
-    assert not laws.unlike(got, expected)
+    assert not laws.unlike(got, drawn_alone)
 
 
 def test_an_interrupted_pass_is_not_counted(llama):

@@ -4,6 +4,7 @@ The answers of all examples stand in ``pitfalls.txt``; after retraining a canary
 ``python tests/test_pitfalls.py`` writes it anew, and its diff is to be read.
 """
 
+import functools
 import inspect
 import re
 from pathlib import Path
@@ -464,10 +465,13 @@ def test_an_answer_cannot_break_the_page(gpt2):
 SHOWN = [(name, number) for name in NAMES for number in range(len(EXAMPLES[name]))]
 
 
+demonstrated = functools.cache(pitfalls.demonstrate)
+
+
 def shown(name, number):
     """A section of ``pitfalls.txt``."""
     example = EXAMPLES[name][number]
-    text = pitfalls.demonstrate(name, number).text()
+    text = demonstrated(name, number).text()
     return f"== {name} on {example.model}\n{text}\nright: {example.clean}\n"
 
 
@@ -494,7 +498,7 @@ def test_an_example_shows_its_bug_and_nothing_has_changed(name, number):
 def test_an_example_can_be_seen(name, number):
     example = EXAMPLES[name][number]
     trained(example.model)
-    result = pitfalls.demonstrate(name, number)
+    result = demonstrated(name, number)
     assert result.wrong
     for row in result.rows:
         if not row.equal:
