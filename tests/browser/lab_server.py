@@ -19,6 +19,15 @@ ROOT = Path(__file__).parents[2]
 # there is no kernel; cells run then lose their outputs, and nothing runs.
 READY = '#jp-main-statusbar >> text="Python 3 (ipykernel) | Idle"'
 
+# A quick lesson is through between two looks at its prompts: so each change is seen.
+WATCH = """() => {
+  window.busy = () => [...document.querySelectorAll(".jp-CodeCell .jp-InputPrompt")]
+    .some((each) => each.textContent === "[*]:");
+  window.begun = false;
+  new MutationObserver(() => { window.begun ||= window.busy(); })
+    .observe(document.body, { subtree: true, childList: true, characterData: true });
+}"""
+
 
 @contextmanager
 def started(folder: Path, home: Path) -> Iterator[str]:
@@ -61,12 +70,10 @@ def address(log: Path, server: subprocess.Popen[bytes]) -> str:
 def run_all(page: Any) -> None:
     """Run > Run All Cells, once the kernel is there; returns when all have run."""
     page.wait_for_selector(READY, timeout=120_000)
+    page.evaluate(WATCH)
     page.click(".lm-MenuBar-item:has-text('Run')")
     page.click('li[data-command="runmenu:run-all"]')
-    prompts = "[...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')]"
-    waits = f"{prompts}.some((each) => each.textContent === '[*]:')"
-    page.wait_for_function(waits)
-    page.wait_for_function(f"!{waits}", timeout=180_000)
+    page.wait_for_function("window.begun && !window.busy()", timeout=180_000)
     page.wait_for_selector(READY, timeout=120_000)
 
 

@@ -16,6 +16,7 @@ PLAYERS = {
     path.stem: path.read_text("utf-8").count(TRACE_TYPE)
     for path in notebooks.lessons(["00", "07", "11"])
 }
+PLAYER = ".ns-player:not(.ns-instrument)"
 PICTURE = """(root) => [...root.querySelectorAll("canvas")].map((each) =>
   each.toDataURL()).join() + root.querySelector(".ns-playhead").style.transform"""
 
@@ -67,7 +68,7 @@ def test_a_new_word_leads_to_its_place_in_the_glossary(read):
 def test_every_player_steps_by_mouse_and_by_key(read, name):
     page = read(name)
     page.locator(".ns-player canvas").first.wait_for()
-    players = page.locator(".ns-player").all()
+    players = page.locator(PLAYER).all()
     assert len(players) == PLAYERS.get(name, 1)
     for player in players:
         scrubber = player.locator("input[type=range]")
