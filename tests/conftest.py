@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
+import torch
 
 pytest.register_assert_rewrite("laws", "traces")
 
@@ -27,6 +28,9 @@ settings.load_profile(
 )
 
 transformers_logging.disable_progress_bar()
+# A worker has a core: more threads would wait for each other. (The kernels that run
+# the notebooks are processes of their own, and have theirs.)
+torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session", params=tiny.FAMILIES)
