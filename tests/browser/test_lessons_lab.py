@@ -63,8 +63,11 @@ def open_lesson(browser: Any, url: str) -> Iterator[Any]:
 
 def step(page: Any, player: Any) -> None:
     """One pass on by key: what is seen and what is said both change."""
-    said, seen = player.locator(".ns-live").text_content(), player.evaluate(PICTURE)
-    assert re.match(r"(.+, )?pass \d", said)  # of two traces each says whose it is
+    from playwright.sync_api import expect
+
+    live = player.locator(".ns-live")  # of two traces each says whose it is
+    expect(live).to_have_text(re.compile(r"^(.+, )?pass \d"), timeout=30_000)
+    said, seen = live.text_content(), player.evaluate(PICTURE)
     player.locator("input[type=range]").focus()
     page.keyboard.press("ArrowRight")
     page.wait_for_function(
