@@ -96,16 +96,17 @@ NBVAL := --nbval --nbval-current-env
 # A file to each core, so that a notebook and a browser stay in one piece. Threads of
 # torch that wait must not spin: the other core's tests need the time. What takes
 # longest comes first.
-PYTEST := OMP_WAIT_POLICY=PASSIVE $(RUN) -m pytest -q -n auto --maxprocesses 4 --dist loadfile \
-  --no-loadscope-reorder
+PYTEST := OMP_WAIT_POLICY=PASSIVE $(RUN) -m pytest -q --dist loadfile --no-loadscope-reorder
 # Untraced: under coverage the endless attempts of exercises never end, and what a
-# notebook or a browser runs is in another process.
+# notebook or a browser runs is in another process. These wait as much as they work:
+# one more at a time than there are cores.
 UNTRACED := tests/browser tests/test_exercises.py $(wildcard tests/test_lesson_*.py)
 
 test: lint
 	@status=0; set -x; \
-	$(PYTEST) $(NBVAL) $(UNTRACED) notebooks || status=1; \
-	OMP_NUM_THREADS=1 $(PYTEST) --cov --cov-report=term $(UNTRACED:%=--ignore=%) tests \
+	cores=$$($(RUN) -c "import os; print(min(4, os.cpu_count() or 1))"); \
+	$(PYTEST) -n $$((cores + 1)) $(NBVAL) $(UNTRACED) notebooks || status=1; \
+	OMP_NUM_THREADS=1 $(PYTEST) -n $$cores --cov --cov-report=term $(UNTRACED:%=--ignore=%) tests \
 	  || status=1; \
 	{ set +x; } 2>/dev/null; exit $$status
 

@@ -1,5 +1,6 @@
 """The built-in models: their language, their files, and how often they are right."""
 
+import os
 import random
 import subprocess
 import sys
@@ -33,6 +34,9 @@ FLOORS = {
     "reverse, 1 to 12 letters, after a turn": 0.98,
 }
 SUITES = canary_eval.suites()
+# All longer counts, 10,860, were tried for the card; here so many of them, drawn, and
+# with HYPOTHESIS_PROFILE=long all of them. No other task has more than this.
+MANY, LONG = 4000, os.environ.get("HYPOTHESIS_PROFILE") == "long"
 SAMPLES_OF_EACH = [
     "count from 3 to 12",
     "repeat x 4 times",
@@ -300,21 +304,12 @@ def share_in_card(name, task) -> float:
 @pytest.mark.parametrize("task", FLOORS)
 def test_accuracy(name, model, task):
     conversations = SUITES[task]
-    if len(conversations) > 5000:  # all of them: test_accuracy_of_all
-        conversations = random.Random(11).sample(conversations, 200)
-    is_as_its_card_says(name, task, share_right(model, conversations))
-
-
-def is_as_its_card_says(name, task, share):
+    if len(conversations) > MANY and not LONG:
+        conversations = random.Random(11).sample(conversations, MANY)
+    share = share_right(model, conversations)
     assert share >= FLOORS[task]
     # Another processor may round a near-tie the other way; more than that is news.
     assert share == pytest.approx(share_in_card(name, task), abs=0.01)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("task", [t for t in FLOORS if len(SUITES[t]) > 5000])
-def test_accuracy_of_all(name, model, task):
-    is_as_its_card_says(name, task, share_right(model, SUITES[task]))
 
 
 def test_every_task_has_a_floor():
