@@ -21,6 +21,7 @@ PLAYERS = {
     "08_the_bill.ipynb": 1,
     "10_continuous_batching.ipynb": 1,
     "11_memory_is_the_ceiling.ipynb": 1,
+    "12_prefill_against_decode.ipynb": 1,
 }
 PLAYER = ".ns-player:not(.ns-instrument)"
 PICTURE = """(root) => [...root.querySelectorAll("canvas")].map((each) =>
