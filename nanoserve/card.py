@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from html import escape
@@ -20,7 +21,7 @@ Unit = Literal["passes", "seconds"]
 Limits = tuple[float, float]
 
 HEADS = "load", "engine", "tokens", "TTFT", "TTFT p99", "ITL", "ITL p99", "seats"
-WIDEST = (5, 12, 6, 7, 8, 7, 7, 5, 7)
+WIDEST = (99, 12, *[99] * 7)  # a number is never shortened
 CHARTS = {
     "throughput": "Throughput: tokens a {one}",
     "goodput": "Goodput: requests a {one} within both limits",
@@ -170,7 +171,9 @@ def _check_one(name: str, value: str, choices: Iterable[str]) -> None:
 
 
 def places(value: float) -> int:
-    """Digits after the point that leave about three to read."""
+    """Digits after the point that leave two or three to read."""
+    if 0 < value < 0.01:
+        return 2 - math.floor(math.log10(value))
     return 0 if value >= 100 else 1 if value >= 10 else 2
 
 

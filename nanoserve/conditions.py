@@ -22,6 +22,10 @@ def conditions(lm: LanguageModel) -> dict[str, str]:
     if lm.model.config.tied_embeddings:  # packed for the CPU, they are there twice
         weights.pop("head.weight", None)
     size = sum(each.numel() for each in weights.values())
+    if lm.model.config.qk_norm:  # held once for each head, and one of each kind read
+        heads, shared, _ = lm.model.config.qkv_heads
+        norms = (heads + shared - 2) * lm.model.config.head_dim
+        size -= lm.model.config.num_layers * norms
     dtype = str(lm.dtype).removeprefix("torch.")
     versions = {
         "nanoserve": __version__,

@@ -20,6 +20,8 @@ if TYPE_CHECKING:  # which opens torch; `nanoserve replay` need not wait for tha
 
 T = TypeVar("T", int, float)
 
+UNANSWERED = ("error", "abort")
+
 
 def percentile(values: Iterable[T], percent: float) -> T:
     """The smallest value that at least ``percent`` of ``values`` do not exceed.
@@ -39,11 +41,13 @@ def percentile(values: Iterable[T], percent: float) -> T:
 
 @dataclass(frozen=True)
 class Timeline:
-    """One request: when it arrived, when its prefill began, when each token came."""
+    """One request: when it arrived, when its prefill began, when each token came, and
+    whether it was answered: an error or an abort may leave some tokens, too."""
 
     arrived: float
     started: float
     tokens: tuple[float, ...]
+    answered: bool = True
 
     @property
     def queueing(self) -> float:
@@ -70,8 +74,10 @@ class Timeline:
         return self.tokens[-1] - self.arrived
 
     def meets(self, ttft: float, tpot: float) -> bool:
-        """Are both limits kept? A single token has no TPOT to be late with."""
-        return self.ttft <= ttft and (self.tpot is None or self.tpot <= tpot)
+        """Was it answered, and within both limits? A single token has no TPOT to be
+        late with."""
+        in_time = self.ttft <= ttft and (self.tpot is None or self.tpot <= tpot)
+        return self.answered and in_time
 
 
 @dataclass(frozen=True)
@@ -152,6 +158,7 @@ def in_passes(trace: SlotTrace) -> list[Timeline]:
             trace.requests[index].arrival,
             trace.requests[index].arrival if first is None else trace.clock_of(first),
             tuple(trace.clock_of(number) + 1 for number in came),
+            trace.requests[index].finish_reason not in UNANSWERED,
         )
         for index, (first, came) in passes_of(trace).items()
     ]
@@ -176,6 +183,7 @@ def in_seconds(rows: Iterable[Row]) -> list[Timeline]:
             row.arrived_at or 0.0,
             row.started_at or row.arrived_at or 0.0,
             tuple(row.token_times),
+            row.finish_reason not in UNANSWERED,
         )
         for row in rows
     ]

@@ -11,6 +11,7 @@ D head dimension, I intermediate size, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -212,6 +213,13 @@ class Linear(nn.Linear):
 
     def reset_parameters(self) -> None:
         pass
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Linear:
+        """What ``.to()``, ``.half()`` and the like do to each module."""
+        self.weight = packing.unpack(self.weight)
+        super()._apply(fn, recurse)
+        self.weight = packing.pack(self.weight)
+        return self
 
     def forward(self, x: Tensor) -> Tensor:
         return packing.linear(x, self.weight, self.bias)

@@ -23,11 +23,15 @@ ROWS = 8  # oneDNN asks for how many rows to prepare; what it chooses for 8 suit
 
 
 class Packed(nn.Parameter):
-    """A weight in oneDNN's order. Nobody writes to it, so a copy of a model shares it
-    (PyTorch cannot copy one: "unsupported memory format")."""
+    """A weight in oneDNN's order. PyTorch can neither copy such a tensor ("unsupported
+    memory format") nor pickle or cast it. Nobody writes to it, so a copy of a model
+    shares it; a pickle holds it plain, and ``unpack`` comes before a cast."""
 
     def __deepcopy__(self, memo: object) -> Packed:
         return self
+
+    def __reduce_ex__(self, protocol: object) -> tuple:
+        return pack, (unpack(self),)
 
 
 def pack(weight: Tensor) -> Tensor:
@@ -42,6 +46,13 @@ def pack(weight: Tensor) -> Tensor:
     except (AttributeError, NotImplementedError, RuntimeError):
         return weight  # another PyTorch, another processor
     return Packed(packed, requires_grad=False)
+
+
+def unpack(weight: Tensor) -> Tensor:
+    """The plain weight [out, in] again."""
+    if not weight.is_mkldnn:
+        return weight
+    return nn.Parameter(weight.to_dense(), requires_grad=False)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -113,20 +113,32 @@ def _card(
     from tqdm.auto import tqdm
 
     _check_engines(engines)
-    limits = limits and _limits(limits)
+    if limits is not None:
+        limits = _limits(limits)
     came = _same_at_every_load(traffic_at, loads)
     under = {"traffic": _told(next(iter(came.values())))}
     if unit == "seconds":
-        for make in engines.values():
-            under = {**conditions(warm_up(make())), **under}
-    pairs = [(load, name) for load in came for name in engines]
-    rows = []
-    for load, name in tqdm(pairs, disable=not progress, unit="run"):
-        engine = engines[name]()
+        for name in engines:
+            lm = warm_up(_fresh(engines, name), next(iter(came.values())))
+            under = {**conditions(lm), **under}
+
+    def row(load: float, name: str) -> Row:  # its engine is gone before the next comes
+        engine = _fresh(engines, name)
         found = metrics.measure(run(engine, came[load]), limits)
-        used = engine.trace.ledger().slot_utilization
-        rows.append(Row(name, load, used, found))
+        return Row(name, load, engine.trace.ledger().slot_utilization, found)
+
+    pairs = [(load, name) for load in came for name in engines]
+    rows = [row(*pair) for pair in tqdm(pairs, disable=not progress, unit="run")]
     return Scorecard(unit, rows, under, limits)
+
+
+def _fresh(engines: Engines, name: str) -> Engine:
+    engine = engines[name]()
+    if not isinstance(engine, Engine) or engine.trace.requests:
+        raise invalid(
+            f"engines[{name!r}]", engine, "must make a fresh engine each time"
+        )
+    return engine
 
 
 def requests(lm: LanguageModel, came: Iterable[Arrival]) -> list[Request]:
@@ -141,10 +153,10 @@ def requests(lm: LanguageModel, came: Iterable[Arrival]) -> list[Request]:
     ]
 
 
-def warm_up(engine: Engine) -> LanguageModel:
-    """Fill all seats once: what is slow only the first time is over then."""
-    came = [Arrival(0, 16, 4)] * engine.max_num_seqs
-    serving.serve(engine, requests(engine.lm, came))
+def warm_up(engine: Engine, came: list[Arrival]) -> LanguageModel:
+    """Fill all seats once, for 4 tokens: what is slow only the first time is over."""
+    first = [each._replace(output=min(4, each.output)) for each in came]
+    serving.serve(engine, requests(engine.lm, first[: engine.max_num_seqs]))
     return engine.lm
 
 

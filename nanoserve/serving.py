@@ -54,6 +54,7 @@ def serve_due(
     requests = _listed(requests)
     for request in requests:
         engine.check(request)
+    _check_ids(engine, requests)
     engine.keep_free(request.request_id for request in requests)
     times = _times(due, len(requests))
     coming = sorted(zip(times, requests, strict=True), key=lambda pair: pair[0])
@@ -85,6 +86,16 @@ def _as_they_come(
             else:
                 time.sleep(start + coming[0][0] - now)
     return rows
+
+
+def _check_ids(engine: Engine, requests: list[Request]) -> None:
+    taken = {each.request_id for each in engine.live()}
+    for request in requests:
+        if request.request_id in taken:
+            limit = "is waiting or running already, or comes twice"
+            raise invalid("request_id", request.request_id, limit)
+        if request.request_id is not None:
+            taken.add(request.request_id)
 
 
 def _times(due: Iterable[float], count: int) -> list[float]:

@@ -77,8 +77,9 @@ def build(
         state[name] = joined(config, name, target.shape, parts, device, dtype)
     decoder.load_state_dict(state, assign=True)
     state.clear()  # or every matrix that is packed would be held twice
+    decoder.to(device).requires_grad_(False).eval()  # .to moves RoPE's table
     decoder.settle()
-    return decoder.to(device).requires_grad_(False).eval()  # .to moves RoPE's table
+    return decoder
 
 
 def sources(config: ModelConfig, name: str) -> list[str]:

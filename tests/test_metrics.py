@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import laws
 import pytest
 from hypothesis import given
@@ -169,7 +171,15 @@ def test_an_abort_has_no_more_tokens_than_it_got(llama):
     engine.abort("A")
     engine.abort("B")
     engine.step()
-    assert metrics.in_passes(engine.trace) == [Timeline(0, 0, (1,)), Timeline(0, 0, ())]
+    left = [Timeline(0, 0, (1,), answered=False), Timeline(0, 0, (), answered=False)]
+    assert metrics.in_passes(engine.trace) == left
+
+
+def test_who_ended_as_an_error_was_not_in_time():
+    """An engine that breaks at its second token had the best goodput of all."""
+    broken = replace(LINE, answered=False)
+    assert LINE.meets(100, 100) and not broken.meets(100, 100)
+    assert metrics.measure([broken, broken], limits=(100, 100)).goodput == 0
 
 
 def test_a_trace_that_forgets_has_no_timelines(llama):

@@ -1,6 +1,7 @@
 """Packed weights give what PyTorch's own product gives, and nothing else changes."""
 
 import copy
+import pickle
 
 import pytest
 import tiny
@@ -95,6 +96,21 @@ def test_a_packed_model_keeps_its_logits_and_law_1(family, tied, tmp_path, monke
 
 def is_linear(module) -> bool:
     return isinstance(module, torch.nn.Linear)
+
+
+def test_a_packed_model_can_be_pickled_and_cast(tmp_path, monkeypatch):
+    monkeypatch.setattr(packing, "SMALLEST", 1)
+    lm = load(tiny.tiny_checkpoint("llama", tmp_path))
+    told = generate_one(lm, [5, 9]).token_ids
+    twin = pickle.loads(pickle.dumps(lm.model))
+    assert all(each.weight.is_mkldnn for each in twin.modules() if is_linear(each))
+    lm.model.double().float()  # as exact as before
+    assert all(each.weight.is_mkldnn for each in lm.model.modules() if is_linear(each))
+    assert generate_one(lm, [5, 9]).token_ids == told
+    lm.model.bfloat16()
+    assert lm.model.blocks[0].mlp.down.weight.dtype == torch.bfloat16
+    lm.model = twin
+    assert generate_one(lm, [5, 9]).token_ids == told
 
 
 def test_a_packed_model_can_be_copied(tmp_path, monkeypatch):

@@ -25,6 +25,7 @@ from nanoserve import (
     serve,
     serving,
 )
+from nanoserve.card import short
 from nanoserve.traffic import Arrival
 
 RESULTS = Path(__file__).parents[1] / "data" / "results" / "scorecard.json"
@@ -160,8 +161,34 @@ def test_each_engine_is_warmed_up_and_not_billed_for_it(clock, monkeypatch):
 
     scorecard.in_seconds({"static": make}, three, [1, 2])
     warm, *measured = [engine.trace.ledger() for engine in made]
-    assert warm.slot_utilization == 1
+    assert warm.generated_tokens == 3 + 2  # the first two, for 4 tokens at most
     assert [bill.generated_tokens for bill in measured] == [9, 9]
+
+
+def test_an_engine_that_was_used_or_is_none_is_refused():
+    used = ENGINES["static"]()
+    serve(used, [ask()])
+    for made in (used, None):
+        with pytest.raises(InvalidInputError, match="must make a fresh engine"):
+            scorecard.in_passes({"mine": lambda made=made: made}, three, [1])
+
+
+def test_an_id_that_clashes_is_refused_before_anything_runs(clock):
+    engine = ENGINES["static"]()
+    engine.add_request(ask(request_id="A"))
+    twice = [ask(request_id="B"), ask(request_id="B")]
+    for asked in ([ask(request_id="A")], twice):
+        with pytest.raises(InvalidInputError, match="request_id"):
+            serving.serve_due(engine, asked, [0] * len(asked))
+    assert [each.request_id for each in engine.live()] == ["A"]
+
+
+def test_numbers_are_shown_whole_and_small_ones_are_not_0():
+    assert short(123456.7) == "123,457"
+    assert short(0.0042) == "0.00420"
+    assert short(0.0) == "0.00"
+    found = scorecard.in_passes(ENGINES, three, [0.0625])
+    assert "0.0625" in found.text() and ".. " not in found.text()
 
 
 def test_progress_counts_every_request(clock, capsys):
@@ -319,10 +346,11 @@ def test_who_makes_one_token_has_no_gap_to_show():
         card.chart("itl")
 
 
-def test_conditions_are_words_and_count_each_weight_once():
-    found = conditions.conditions(LM)
-    tied = sum(each.numel() for each in tiny.tiny_transformer("llama").parameters())
-    assert f"llama, {tied:,} parameters, float32" in found["model"]
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_conditions_are_words_and_count_each_weight_once(family):
+    found = conditions.conditions(tiny.tiny_lm(family))
+    size = sum(each.numel() for each in tiny.tiny_transformer(family).parameters())
+    assert f"{family}, {size:,} parameters, float32" in found["model"]
     assert found.keys() == {"model", "hardware", "threads", "versions", "date"}
     assert "torch" in found["versions"]
 

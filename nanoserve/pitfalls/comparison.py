@@ -285,7 +285,7 @@ def rounded(error: float) -> str:
 def abridged(text: str, width: int) -> str:
     if len(text) <= width:
         return text
-    half = (width - 4) // 2
+    half = max((width - 4) // 2, 1)  # text[-0:] would be all of it
     return f"{text[:half].rsplit(' ', 1)[0]} .. {text[-half:].split(' ', 1)[-1]}"
 
 

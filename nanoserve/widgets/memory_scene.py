@@ -123,7 +123,7 @@ def _one_of(field: str, value: T, choices: Sequence[T]) -> T:
     if isinstance(value, bool) or value not in choices:
         limit = f"must be one of {', '.join(map(str, choices))}"
         raise invalid(field, value, limit)
-    return value
+    return choices[choices.index(value)]  # 8192.0 is 8192
 
 
 def _share(utilization: float) -> int:
