@@ -5,10 +5,10 @@ CC-BY-4.0): `azure-llm-2023-conv.csv` and `azure-llm-2023-code.csv`. The traces 
 part of this project; what is computed from them is, in `results/replay_traffic.json`.
 """
 
-import json
-import re
 import sys
 from pathlib import Path
+
+import written
 
 from nanoserve import replay, traffic
 
@@ -34,7 +34,7 @@ def main(folder: Path) -> None:
         for name in ("conv", "code")
     }
     result = {"conditions": CONDITIONS, "traffic": measured}
-    RESULT.write_text(written(result), "utf-8")
+    RESULT.write_text(written.indented(result, "max_num_seqs"), "utf-8")
 
 
 def of_trace(trace: list[traffic.Arrival]) -> dict:
@@ -54,16 +54,6 @@ def rounded(rows: list[dict]) -> list[dict]:
         {key: round(v, 4) if isinstance(v, float) else v for key, v in row.items()}
         for row in rows
     ]
-
-
-def written(result: dict) -> str:
-    """Indented, but each bill on one line."""
-    text = json.dumps(result, indent=2)
-    return re.sub(r"\{\s+(\"max_num_seqs[^}]*?)\s+\}", one_line, text) + "\n"
-
-
-def one_line(bill: re.Match) -> str:
-    return "{" + re.sub(r"\s+", " ", bill[1]) + "}"
 
 
 if __name__ == "__main__":

@@ -12,10 +12,11 @@ nothing.
 
 import argparse
 import json
-import re
 import tempfile
 from functools import partial
 from pathlib import Path
+
+import written
 
 import nanoserve
 from nanoserve import (
@@ -108,10 +109,7 @@ def tokenizer():
 def record(name: str, card: Scorecard) -> None:
     models = json.loads(RESULT.read_text("utf-8"))["models"] if RESULT.exists() else {}
     result = {"conditions": HOW, "models": {**models, name: rounded(card.to_dict())}}
-    text = json.dumps(result, indent=2)
-    # a spread on one line
-    spreads = re.sub(r"\{\s+(\"mean[^}]*?)\s+\}", one_line, text)
-    RESULT.write_text(spreads + "\n", "utf-8")
+    RESULT.write_text(written.indented(result, "mean"), "utf-8")
 
 
 def rounded(value):
@@ -121,10 +119,6 @@ def rounded(value):
     if isinstance(value, list):
         return [rounded(each) for each in value]
     return round(value, 6) if isinstance(value, float) else value
-
-
-def one_line(spread: re.Match) -> str:
-    return "{" + re.sub(r"\s+", " ", spread[1]) + "}"
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 import nanoserve
-from nanoserve import Request, SamplingParams, packing, scorecard, traffic
+from nanoserve import Request, SamplingParams, packing, padding, scorecard, traffic
 
 RESULT = Path(__file__).parent / "results" / "smollm2_speed.json"
 SLOTS, LENGTH, TURNS = 8, 256, 3
@@ -132,19 +132,14 @@ def by_transformers() -> Way:
             batch = asked[start : start + SLOTS]
             prompts = [list(each.prompt_token_ids) for each in batch]
             limits = [each.params.max_tokens for each in batch]
-            width = max(map(len, prompts))
-            pads = [[0] * (width - len(ids)) for ids in prompts]
-            rows = [a + b for a, b in zip(pads, prompts, strict=True)]
-            mask = [
-                [0] * len(a) + [1] * len(b) for a, b in zip(pads, prompts, strict=True)
-            ]
+            ids, mask = padding.pad_batch(prompts, 0)
             out = model.generate(
-                input_ids=torch.tensor(rows),
-                attention_mask=torch.tensor(mask),
+                input_ids=ids,
+                attention_mask=mask,
                 do_sample=False,
                 max_new_tokens=max(limits),
                 pad_token_id=0,
-            )[:, width:].tolist()
+            )[:, ids.shape[1] :].tolist()
             answers += [row[:limit] for row, limit in zip(out, limits, strict=True)]
             passes += max(limits)
         return answers, passes

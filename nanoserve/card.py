@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from html import escape
 from textwrap import fill
@@ -16,6 +16,7 @@ from .errors import invalid
 from .line_chart import LineChart
 from .metrics import Metrics, Spread
 from .pitfalls import Table
+from .request import one_of
 
 Unit = Literal["passes", "seconds"]
 Limits = tuple[float, float]
@@ -79,8 +80,8 @@ class Scorecard:
         """A line an engine, over the loads: of "throughput", "goodput", "queueing",
         "ttft", "tpot", "itl" or "end_to_end". Of times, ``of`` picks one: "mean",
         "p50", "p90", "p95", "p99" or "most". Raises ``InvalidInputError``."""
-        _check_one("what", what, CHARTS)
-        _check_one("of", of, [each.name for each in fields(Spread)])
+        one_of("what", what, CHARTS)
+        one_of("of", of, [each.name for each in fields(Spread)])
         lines: dict[str, Sequence[float]] = {
             name: [
                 self._drawn(row, what, of) for row in self.rows if row.engine == name
@@ -163,11 +164,6 @@ def _metrics(stored: dict[str, Any]) -> Metrics:
         for name, value in stored.items()
     }
     return Metrics(**read)
-
-
-def _check_one(name: str, value: str, choices: Iterable[str]) -> None:
-    if value not in choices:
-        raise invalid(name, value, f"must be one of {', '.join(choices)}")
 
 
 def places(value: float) -> int:

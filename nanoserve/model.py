@@ -82,17 +82,14 @@ class Decoder(nn.Module):
         if not config.tied_embeddings:
             self.head = Linear(config.hidden_size, config.vocab_size, bias=False)
 
-    def settle(self) -> None:
-        """Once the weights are in: share what is tied, pack what is multiplied."""
+    def tie(self) -> None:
+        """Once the weights are in: a tied head multiplies by the embedding's."""
         if self.config.tied_embeddings:
             config = self.config
             # on "meta", where nothing is allocated for what is replaced at once
             with torch.device("meta"):
                 self.head = Linear(config.hidden_size, config.vocab_size, bias=False)
             self.head.weight = self.embedding.weight
-        for module in self.modules():
-            if isinstance(module, Linear):
-                module.weight = packing.pack(module.weight)
 
     def forward(self, ids: Tensor, positions: Tensor, batch: Batch) -> Tensor:
         """int64 [N] and int64 [N] to hidden states [N, E], after the final norm."""
@@ -215,7 +212,8 @@ class Linear(nn.Linear):
         pass
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Linear:
-        """What ``.to()``, ``.half()`` and the like do to each module."""
+        """What ``.to()``, ``.half()`` and the like do to each module: the one place
+        in which weights are packed, for a packed one can be neither moved nor cast."""
         self.weight = packing.unpack(self.weight)
         super()._apply(fn, recurse)
         self.weight = packing.pack(self.weight)

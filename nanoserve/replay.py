@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from . import admission
-from .errors import invalid
 from .ledger import Run, SlotLedger
-from .request import whole
+from .request import one_of, whole
 
 ORDERS = ("arrival", "prompt", "output")
 # an engine's rule, and whether it pads the prompts that it prefills together
@@ -154,8 +153,7 @@ def ordered(lengths: Iterable[L], order: str = "arrival", window: int = 256) -> 
     An output's length is known only afterwards: sorting by it is what a perfect
     prediction would give. Raises ``InvalidInputError``.
     """
-    if order not in ORDERS:
-        raise invalid("order", order, f"must be one of {', '.join(ORDERS)}")
+    one_of("order", order, ORDERS)
     whole("window", window, at_least=1)
     queue = list(lengths)
     if order == "arrival":

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from numbers import Integral, Real
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from .errors import invalid
+
+T = TypeVar("T")
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
@@ -137,6 +139,15 @@ def positive(name: str, value: Any) -> float:
     if not (math.isfinite(number) and number > 0):
         raise invalid(name, value, "must be above 0")
     return number
+
+
+def one_of(name: str, value: T, choices: Iterable[T]) -> T:
+    """That of ``choices`` which equals ``value`` (8192.0 is 8192; ``True`` is not 1).
+    Raises unless there is one."""
+    among = list(choices)
+    if isinstance(value, bool) or value not in among:
+        raise invalid(name, value, f"must be one of {', '.join(map(str, among))}")
+    return among[among.index(value)]
 
 
 def whole(name: str, value: Any, *, at_least: int, at_most: int | None = None) -> int:

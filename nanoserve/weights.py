@@ -77,9 +77,9 @@ def build(
         state[name] = joined(config, name, target.shape, parts, device, dtype)
     decoder.load_state_dict(state, assign=True)
     state.clear()  # or every matrix that is packed would be held twice
-    decoder.to(device).requires_grad_(False).eval()  # .to moves RoPE's table
-    decoder.settle()
-    return decoder
+    decoder.tie()
+    # .to moves RoPE's table, and packs the matrices
+    return decoder.requires_grad_(False).eval().to(device)
 
 
 def sources(config: ModelConfig, name: str) -> list[str]:

@@ -69,7 +69,7 @@ def test_sequences_counted_by_hand(settings, fit):
 
 
 def test_what_fits_exactly_fits_and_with_a_byte_less_it_does_not():
-    scene = memory_scene.scene()
+    scene = calculator().scene
     card = next(each for each in scene["cards"] if each["gb"] == 80)
     for room, fit in [(7 * 2_684_354_560, 7), (7 * 2_684_354_560 - 1, 6), (-1, 0)]:
         card["used"]["100"] = 35_276_853_248 + room
@@ -111,7 +111,7 @@ def test_parameters_are_those_of_the_shape(name):
 
 
 def test_contexts_end_where_the_model_does():
-    shown = {each["name"]: each["contexts"] for each in memory_scene.scene()["models"]}
+    shown = {each["name"]: each["contexts"] for each in calculator().scene["models"]}
     assert shown["Llama-2-7B"] == [512, 1024, 2048, 4096]
     assert [shown[name][-1] for name in ("Llama-3-70B", "Llama-3.1-70B")] == [
         8192,

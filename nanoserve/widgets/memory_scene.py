@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from ..continuous import kv_numbers
-from ..errors import invalid
-
-T = TypeVar("T")
+from ..request import one_of
 
 
 def shape(layers: int, heads: int, kv_heads: int, head_dim: int) -> dict[str, int]:
@@ -53,12 +50,12 @@ SHORTEST = 512
 
 
 def scene(
-    model: str = "Llama-3-70B",
-    weights: str = "int4",
-    kv: str = "bf16",
-    context: int = 8192,
-    card: int = 80,
-    gpu_memory_utilization: float = 1.0,
+    model: str,
+    weights: str,
+    kv: str,
+    context: int,
+    card: int,
+    gpu_memory_utilization: float,
 ) -> dict[str, Any]:
     """Everything there is to choose from, with its bytes, and what is chosen first.
 
@@ -73,13 +70,13 @@ def scene(
     """
     share = _share(gpu_memory_utilization)
     opens = {
-        "model": _one_of("model", model, list(MODELS)),
-        "weights": _one_of("weights", weights, list(WEIGHTS)),
-        "kv": _one_of("kv", kv, list(KV)),
-        "card": _one_of("card", card, list(CARDS)),
+        "model": one_of("model", model, MODELS),
+        "weights": one_of("weights", weights, WEIGHTS),
+        "kv": one_of("kv", kv, KV),
+        "card": one_of("card", card, CARDS),
         "share": share,
     }
-    opens["context"] = _one_of("context", context, contexts(MODELS[model]["context"]))
+    opens["context"] = one_of("context", context, contexts(MODELS[model]["context"]))
     return {
         "opens": opens,
         "models": [_model(name) for name in MODELS],
@@ -119,16 +116,9 @@ def _card(gb: int, examples: str) -> dict[str, Any]:
     return {"gb": gb, "examples": examples, "used": used, "gib": gib}
 
 
-def _one_of(field: str, value: T, choices: Sequence[T]) -> T:
-    if isinstance(value, bool) or value not in choices:
-        limit = f"must be one of {', '.join(map(str, choices))}"
-        raise invalid(field, value, limit)
-    return choices[choices.index(value)]  # 8192.0 is 8192
-
-
 def _share(utilization: float) -> int:
     field, choices = "gpu_memory_utilization", [share / 100 for share in SHARES]
-    return SHARES[choices.index(_one_of(field, utilization, choices))]
+    return SHARES[choices.index(one_of(field, utilization, choices))]
 
 
 # --- the arithmetic ---
