@@ -34,8 +34,9 @@ HOW = {
     "how": f"each way once with {SLOTS} requests as a warm-up, then {TURNS} times, in "
     "turns; medians. generate: batches in order of arrival, padded on the left, each "
     "run until its longest answer is done",
-    "decode": "40 passes over prompts of 32 tokens, after 10; own share: all of a pass "
-    "but the model, whose attention and KV cache belong to it",
+    "decode": "40 passes over prompts of 32 tokens, after 10",
+    "own share": "all of a pass but the model, whose attention and KV cache belong to "
+    "it",
     "linear": "all matrices of a pass times so many rows, as PyTorch multiplies and as "
     "nanoserve/packing.py does; medians of 9",
     "source": "Azure LLM inference trace 2023 (Azure Public Dataset), "
