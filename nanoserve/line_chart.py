@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from . import look, picture
 from .errors import invalid
+from .request import real
 
 WORDS = {"steps": "the numbers as text"}
 LEFT, TOP, WIDTH, HEIGHT, NAMES = 84, 48, 470, 230, 170
@@ -21,7 +22,8 @@ class LineChart:
     """``lines`` gives the values of each name, one for each of ``ticks``.
 
     ``form`` writes a value ("{:.0%}"). With ``log`` the values, above 0, stand by
-    their powers of ten, else from 0 on. Raises ``InvalidInputError``.
+    their powers of ten, else from 0 on. Raises ``InvalidInputError`` for a value that
+    has no place there.
     """
 
     def __init__(
@@ -34,11 +36,10 @@ class LineChart:
         form: str = "{:,}",
         log: bool = False,
     ) -> None:
+        if not lines or not len(ticks):
+            raise invalid("lines", lines, "needs one line of one value at least")
         for name, line in lines.items():
-            if len(line) != len(ticks):
-                raise invalid(name, len(line), f"must have {len(ticks)} values")
-            if log and min(line) <= 0:
-                raise invalid(name, min(line), "must be above 0")
+            _check(name, line, len(ticks), log)
         self.title, self.ticks, self.lines = title, ticks, lines
         self.across, self.form, self.log = across, form, log
 
@@ -71,9 +72,9 @@ class LineChart:
             *self._axes(),
             *self._drawn(),
         ]
-        return picture.sheet(
-            LEFT + WIDTH + NAMES, TOP + HEIGHT + 44, self.title, body, []
-        )
+        lowest = max(self._labels().values()) + 20
+        tall = max(TOP + HEIGHT + 44, math.ceil(lowest))
+        return picture.sheet(LEFT + WIDTH + NAMES, tall, self.title, body, [])
 
     def _x(self, number: int) -> float:
         return LEFT + WIDTH * number / max(len(self.ticks) - 1, 1)
@@ -95,9 +96,13 @@ class LineChart:
         place = LEFT + WIDTH / 2, TOP + HEIGHT + 36
         yield picture.write(*place, self.across, look.INK, "middle")
 
-    def _drawn(self) -> Iterator[str]:
+    def _labels(self) -> dict[str, float]:
+        """How high each name stands: at the end of its line, or just below another."""
         ends = {name: self._y(line[-1]) for name, line in self.lines.items()}
-        labels = apart(ends, 14)
+        return apart(ends, 14)
+
+    def _drawn(self) -> Iterator[str]:
+        labels = self._labels()
         for number, (name, line) in enumerate(self.lines.items()):
             hue, dash = look.hue(number), DASHES[number % len(DASHES)]
             points = [(self._x(at), self._y(value)) for at, value in enumerate(line)]
@@ -116,6 +121,16 @@ class LineChart:
 
     def __repr__(self) -> str:
         return self.text()
+
+
+def _check(name: str, line: Sequence[float], count: int, log: bool) -> None:
+    if len(line) != count:
+        raise invalid(name, len(line), f"must have {count} values")
+    for value in line:
+        if not math.isfinite(real(value)) or value < 0:
+            raise invalid(name, value, "must be a finite number, 0 or more")
+        if log and value == 0:
+            raise invalid(name, value, "must be above 0")
 
 
 def apart(heights: dict[str, float], least: float) -> dict[str, float]:

@@ -116,11 +116,11 @@ def _card(
     if limits is not None:
         limits = _limits(limits)
     came = _same_at_every_load(traffic_at, loads)
-    under = {"traffic": _told(next(iter(came.values())))}
+    first = next(iter(came.values()))
+    under = {"traffic": _told(first)}
     if unit == "seconds":
-        for name in engines:
-            lm = warm_up(_fresh(engines, name), next(iter(came.values())))
-            under = {**conditions(lm), **under}
+        warmed = [warm_up(_fresh(engines, name), first) for name in engines]
+        under = {**_conditions(warmed), **under}
 
     def row(load: float, name: str) -> Row:  # its engine is gone before the next comes
         engine = _fresh(engines, name)
@@ -160,12 +160,20 @@ def warm_up(engine: Engine, came: list[Arrival]) -> LanguageModel:
     return engine.lm
 
 
+def _conditions(models: list[LanguageModel]) -> dict[str, str]:
+    """Of all: where they differ, all values are told."""
+    under = [conditions(lm) for lm in models]
+    return {
+        key: "; ".join(dict.fromkeys(each[key] for each in under)) for key in under[0]
+    }
+
+
 def _same_at_every_load(
     traffic_at: Traffic, loads: Iterable[float]
 ) -> dict[float, list[Arrival]]:
-    came = {load: list(traffic_at(positive("loads", load))) for load in loads}
-    if not came:
-        raise invalid("loads", [], "needs one load at least")
+    if not callable(traffic_at):
+        raise invalid("traffic_at", traffic_at, "must say who comes at a load")
+    came = {load: list(traffic_at(load)) for load in _loads(loads)}
     first = next(iter(came.values()))
     for load, others in came.items():
         if not others:
@@ -173,6 +181,16 @@ def _same_at_every_load(
         if [each[1:] for each in others] != [each[1:] for each in first]:
             raise invalid("traffic_at", load, "must bring the same requests as others")
     return came
+
+
+def _loads(loads: Iterable[float]) -> list[float]:
+    """As plain numbers, so that a card with NumPy's can be stored as JSON."""
+    if not isinstance(loads, Iterable) or isinstance(loads, str):
+        raise invalid("loads", loads, "must be a list, in requests a unit of time")
+    plain = [positive("loads", load) for load in loads]
+    if not plain:
+        raise invalid("loads", [], "needs one load at least")
+    return [int(load) if load.is_integer() else load for load in plain]
 
 
 def _told(came: list[Arrival]) -> str:

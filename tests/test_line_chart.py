@@ -78,6 +78,15 @@ def test_labels_keep_apart_and_in_order():
     assert placed == {"high": 10, "same": 24, "low": 38}
 
 
+def test_every_name_stands_on_the_sheet():
+    """Ten lines that end at 0: their names go on below the axis."""
+    svg = chart({f"line{n}": [1, 0] for n in range(10)}).svg()
+    tall = int(re.search(r'height="(\d+)"', svg)[1])
+    names = re.findall(r'y="([\d.]+)"[^>]*>line\d</text>', svg)
+    assert len(names) == 10
+    assert max(map(float, names)) < tall
+
+
 def test_it_shows_itself_everywhere():
     bundle = chart({"<b>": [1, 2]})._repr_mimebundle_()
     assert bundle["text/html"].startswith('<img alt="Waste" src="data:image/svg+xml')
@@ -90,8 +99,18 @@ def test_it_shows_itself_everywhere():
     [
         ([1], {}, "a=1: must have 2 values"),
         ([0, 1], {"log": True}, "a=0: must be above"),
+        ([1, float("nan")], {}, "a=nan: must be a finite number"),
+        ([float("inf"), 1], {"log": True}, "a=inf: must be a finite number"),
+        ([1, -2], {}, "a=-2: must be a finite number, 0 or more"),
+        ([1, None], {}, "a=None: must be a finite number"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(line, options, words):
     with pytest.raises(InvalidInputError, match=words):
         LineChart("Waste", [1, 2], {"a": line}, across="slots", **options)
+
+
+@pytest.mark.parametrize(("ticks", "lines"), [([1], {}), ([], {"a": []})])
+def test_nothing_is_no_chart(ticks, lines):
+    with pytest.raises(InvalidInputError, match="lines=.*: needs one line"):
+        LineChart("Waste", ticks, lines, across="slots")

@@ -68,6 +68,12 @@ def test_sequences_counted_by_hand(settings, fit):
     assert sums(**settings)["fit"] == fit
 
 
+@pytest.mark.parametrize("model", memory_scene.MODELS)
+def test_every_model_opens_by_its_name_alone(model):
+    opens = calculator(model).scene["opens"]
+    assert opens["context"] == {"Llama-2-7B": 4096}.get(model, 8192)
+
+
 def test_what_fits_exactly_fits_and_with_a_byte_less_it_does_not():
     scene = calculator().scene
     card = next(each for each in scene["cards"] if each["gb"] == 80)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import laws
+import numpy as np
 import pytest
 import tiny
 
@@ -245,6 +246,9 @@ def test_what_cannot_be_served_is_refused_before_anything_runs(requests, due, wo
         ({"engines": [SequentialEngine]}, "engines=.*: must be a dict"),
         ({"engines": {"a": 1}}, r"engines\['a'\]=1: must make an engine"),
         ({"loads": []}, r"loads=\[\]: needs one"),
+        ({"loads": 2}, "loads=2: must be a list"),
+        ({"loads": "28"}, "loads='28': must be a list"),
+        ({"traffic_at": []}, r"traffic_at=\[\]: must say who comes"),
         ({"loads": [1, 0]}, "loads=0: must be above 0"),
         ({"loads": [float("inf")]}, "loads=inf: must be above 0"),
         ({"loads": ["8"]}, "loads='8': must be above 0"),
@@ -278,6 +282,23 @@ def test_a_card_survives_json(card):
     assert Scorecard.from_dict(stored) == card
     without = scorecard.in_passes(ENGINES, three, [1])
     assert Scorecard.from_dict(without.to_dict()) == without
+
+
+def test_loads_may_be_numpys():
+    card = scorecard.in_passes(ENGINES, three, np.linspace(1, 2, 3))
+    stored = json.loads(json.dumps(card.to_dict()))
+    assert Scorecard.from_dict(stored) == card
+    assert card.chart("ttft").text().splitlines()[1].split()[-3:] == ["1", "1.5", "2"]
+
+
+def test_engines_on_two_models_are_told_apart(clock):
+    other = tiny.tiny_lm("gpt2")
+    engines = {**ENGINES, "other": lambda: StaticBatchEngine(other, 2)}
+    card = scorecard.in_seconds(engines, three, [1])
+    llama, gpt2 = card.conditions["model"].split("; ")
+    assert ": llama, " in llama
+    assert ": gpt2, " in gpt2
+    assert ";" not in card.conditions["hardware"]
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,8 @@ class MemoryCalculator(Instrument):
     """How many sequences fit: card, less weights, by the K and V of one sequence.
 
     All choices are those of ``memory_scene``. ``weights`` and ``kv`` are formats,
-    ``context`` is tokens a sequence, ``card`` is GB of 10^9 bytes, and
+    ``context`` is tokens a sequence (without one, 8,192, or as many as the model was
+    made for if that is less), ``card`` is GB of 10^9 bytes, and
     ``gpu_memory_utilization`` is vLLM's name for the share of it to be used. Opens with
     the example of a well-known text on batching, all of an 80 GB card counted. Raises
     ``InvalidInputError`` for what is not among the choices.
@@ -86,7 +87,7 @@ class MemoryCalculator(Instrument):
         *,
         weights: str = "int4",
         kv: str = "bf16",
-        context: int = 8192,
+        context: int | None = None,
         card: int = 80,
         gpu_memory_utilization: float = 1.0,
     ) -> None:

@@ -46,14 +46,14 @@ CARDS = {  # GB, as they are sold, and examples
     192: "MI300X",
 }
 SHARES = (80, 85, 90, 95, 100)  # percent: gpu_memory_utilization
-SHORTEST = 512
+SHORTEST, USUAL = 512, 8192  # tokens a sequence
 
 
 def scene(
     model: str,
     weights: str,
     kv: str,
-    context: int,
+    context: int | None,
     card: int,
     gpu_memory_utilization: float,
 ) -> dict[str, Any]:
@@ -76,7 +76,9 @@ def scene(
         "card": one_of("card", card, CARDS),
         "share": share,
     }
-    opens["context"] = one_of("context", context, contexts(MODELS[model]["context"]))
+    allowed = contexts(MODELS[model]["context"])
+    usual = min(USUAL, allowed[-1])
+    opens["context"] = usual if context is None else one_of("context", context, allowed)
     return {
         "opens": opens,
         "models": [_model(name) for name in MODELS],
