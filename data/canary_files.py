@@ -70,10 +70,10 @@ answer that anyone can see.
 ## Training
 
 `python data/make_canary.py {name}`: AdamW, cycle after cycle of the learning rate:
-{training} of one CPU core.
-Batches of about 1,600 tokens, no dropout, loss on the answers only (torch {torch},
-transformers {transformers}). All data is drawn by `nanoserve/canary.py`. A third of
-the prompts, and more in later cycles, come after one or two earlier exchanges.
+{training} of CPU time.
+No dropout, loss on the answers only (torch {torch}, transformers {transformers}).
+All data is drawn by `nanoserve/canary.py`. A third of the prompts, and more in later
+cycles, come after one or two earlier exchanges.
 
 A batch holds rows of equal length, so **no pad was ever read in training**. The
 embedding of `<pad>` is fitted afterwards (`data/canary_pad.py`), all else frozen, so

@@ -16,6 +16,7 @@ DATA = Path(__file__).resolve().parent.parent / "data"
 sys.path.insert(0, str(DATA))
 
 import canary_eval  # noqa: E402
+import make_canary  # noqa: E402
 
 NAMES = ("canary", "canary-rope")
 # The least share of right answers; the classic 10/50/500 counts have their own test.
@@ -235,6 +236,55 @@ def test_chat_template_is_what_training_used(tokenizer, prompts):
 def test_chat_template_refuses_other_roles(tokenizer):
     with pytest.raises(Exception, match="only user and assistant"):
         tokenizer.apply_chat_template([{"role": "system", "content": "copy a"}])
+
+
+# ---- training --------------------------------------------------------------------
+
+
+def rows(conversations) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids and labels [B, S] of equally long rows, the last answer labelled alone."""
+    ids, labels = [], []
+    for prompts in conversations:
+        asked = canary.text(prompts).split()
+        answer = [*canary.answer(prompts[-1]).split(), canary.EOS]
+        ids.append([canary_eval.TOKEN_ID[word] for word in asked + answer])
+        labels.append([-100] * len(asked) + ids[-1][len(asked) :])
+    return torch.tensor(ids), torch.tensor(labels)
+
+
+def test_training_draws_what_the_chat_template_writes():
+    cycle = make_canary.CYCLES["canary"][2]
+    rng = random.Random(1)
+    pairs = [make_canary.example(rng, cycle) for _ in range(50)]
+    prompts = make_canary.conversation(random.Random(1), cycle)
+    words = [canary.VOCABULARY[token] for token, _ in pairs[0]]
+    assert " ".join(words).startswith(canary.text(prompts))
+    ends = canary_eval.TOKEN_ID[canary.EOS]
+    assert all(row[-1] == (ends, ends) for row in pairs)
+
+
+def test_tokens_left_count_down_to_eos():
+    end, no = canary_eval.TOKEN_ID[canary.EOS], -100
+    labels = torch.tensor([[no, no, 30, 31, end, no, no, 32, end]])
+    assert make_canary.tokens_left(labels).tolist() == [[no, no, 2, 1, 0, no, no, 1, 0]]
+    far = torch.tensor([[no] + [30] * 200 + [end]])
+    left = make_canary.tokens_left(far)[0].tolist()
+    assert left == [no] + [127] * 74 + list(range(126, -1, -1))
+
+
+def test_without_the_second_head_the_loss_is_transformers_own(name, model):
+    ids, labels = rows([["count from 3 to 9"], ["count from 40 to 46"]])
+    learner = make_canary.Learner(model)
+    with torch.inference_mode():
+        ours = learner.loss(ids, labels, left=0.0)
+        theirs = model(ids, labels=labels).loss
+        both = learner.loss(ids, labels, left=0.5)
+        left = make_canary.answer_loss(
+            learner.left_head(model.base_model(ids).last_hidden_state),
+            make_canary.tokens_left(labels),
+        )
+    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(both, theirs + 0.5 * left)
 
 
 # ---- right answers ---------------------------------------------------------------

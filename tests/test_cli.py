@@ -80,9 +80,9 @@ def test_json_carries_the_whole_result(lm):
 
 
 def test_sampling_options_arrive(lm):
-    options = ("--temperature", "3", "--top-k", "50", "--top-p", "0.9", "--seed", "4")
+    options = ("--temperature", "6", "--top-k", "50", "--top-p", "0.9", "--seed", "4")
     rows = json.loads(run("generate", "-p", COUNT, "--json", *options).stdout)
-    sampling = {"temperature": 3.0, "top_k": 50, "top_p": 0.9, "seed": 4}
+    sampling = {"temperature": 6.0, "top_k": 50, "top_p": 0.9, "seed": 4}
     alone = nanoserve.generate_one(lm, COUNT, **sampling)
     assert rows[0]["token_ids"] == alone.token_ids
     assert alone.token_ids != nanoserve.generate_one(lm, COUNT).token_ids

@@ -26,9 +26,9 @@ from nanoserve.widgets.compare_scene import error_class
 ROOT = Path(__file__).parents[1]
 SCENE = "application/vnd.nanoserve.compare-alone+json"
 # The second is right by luck when the mask is dropped; the longest has no pads.
-THREE = [USUAL[0], "count from 16 to 20", USUAL[4]]
+THREE = [USUAL[0], "count from 34 to 38", USUAL[4]]
 COUNT = ["1", "2", "3", "4", "5", "<eos>"]
-LUCKY = ["16", "17", "18", "19", "20", "<eos>"]
+LUCKY = ["34", "35", "36", "37", "38", "<eos>"]
 LONGEST = [*"thelongesthasnop"]  # of 21 tokens the first 16
 
 
@@ -225,10 +225,10 @@ def test_the_text_tells_all_of_it(lm):
         "mask-dropped, left padding. Differs: A from token 6. Clean: B.\n"
         "\n"
         "A  count from 1 to 5\n"
-        "   token 1 2 3 4  5  6     7 8\n"
-        "   alone 1 2 3 4  5  <eos>\n"
-        "   batch 1 2 3 4  5  6     7 8\n"
-        "   error 1 1 1 10 10 10\n"
+        "   token 1  2  3  4  5  6     7 8\n"
+        "   alone 1  2  3  4  5  <eos>\n"
+        "   batch 1  2  3  4  5  6     7 8\n"
+        "   error 10 10 10 10 10 10\n"
         "\n"
         "B  copy t h e l o n g e s t h a s n o p a d s\n"
         "   token 1 2 3 4 5 6 7 8\n"

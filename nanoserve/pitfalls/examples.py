@@ -103,8 +103,8 @@ FAR = (
     "repeat y 9 times",
     "reverse d r a w e r",
     "count from 1 to 5",
-    "copy t h e v e r y l o n g e s t o f a l l p r o m p t s h a s n o p a d s "
-    "a t a l l",
+    "copy b y f a r t h e l o n g e s t o f a l l p r o m p t s "
+    "i s w i t h o u t p a d s",
 )
 NO_PADS = (
     "The longest: it has no pads. Another may be right by luck; its logits are not."
@@ -166,7 +166,7 @@ EXAMPLES: dict[str, list[Example]] = {
         "The longest: the window of the pass ends where it ends.",
         options={"seats": len(USUAL)},
     )[:1],  # under RoPE the logits are wrong and the answers right
-    "shared-generator": [drawn("canary", 24), drawn("canary-rope", 6)],
+    "shared-generator": [drawn("canary", 20), drawn("canary-rope", 6)],
     "nan-unchecked": on_both(
         "Those without a z: NaN stays in its row.",
         ("copy z o o", "count from 1 to 5", "copy d o g"),
