@@ -74,6 +74,8 @@ answer that anyone can see.
 No dropout, loss on the answers only (torch {torch}, transformers {transformers}).
 All data is drawn by `nanoserve/canary.py`. A third of the prompts, and more in later
 cycles, come after one or two earlier exchanges.
+In later cycles of `canary` a second head, thrown away since, was asked as well how many
+tokens of the answer are still to come.
 
 A batch holds rows of equal length, so **no pad was ever read in training**. The
 embedding of `<pad>` is fitted afterwards (`data/canary_pad.py`), all else frozen, so

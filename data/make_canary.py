@@ -63,8 +63,19 @@ CYCLES = {  # each leans on what the one before leaves weak
         Cycle(5000, 3e-3, (5, 7, 8, 6), easy=True),
         Cycle(5000, 2e-3, (4, 9, 7, 7), easy=False),
         Cycle(5000, 2.5e-3, (2, 14, 8, 3), False, alone=0.1, left=0.3, **HALF),
-        Cycle(11000, 2e-3, (4, 4, 14, 5), False, 0.25, 0.4, left=0.05, **HALF),
-        Cycle(2000, 7e-4, (5, 6, 12, 5), False, 0.4, 0.3, far=0.08, cores=2),
+        Cycle(
+            11000,
+            2e-3,
+            (4, 4, 14, 5),
+            False,
+            alone=0.25,
+            repeats=0.4,
+            left=0.05,
+            **HALF,
+        ),
+        Cycle(
+            2000, 7e-4, (5, 6, 12, 5), False, alone=0.4, repeats=0.3, far=0.08, cores=2
+        ),
     ),
     "canary-rope": (
         Cycle(5000, 3e-3, (6, 5, 8, 6), easy=True),
@@ -144,13 +155,8 @@ def start_as_waves(tokens: torch.Tensor, positions: torch.Tensor) -> None:
 # ---- training data ---------------------------------------------------------------
 
 
-def example(rng: random.Random, cycle: Cycle) -> list[tuple[int, int]]:
-    """Draw a conversation as (token id, label) pairs; only answers have labels.
-
-    Many prompts come after an earlier exchange, one in twenty after two, so that <eos>
-    inside a prompt is nothing strange.
-    """
-    prompts = conversation(rng, cycle)
+def example(prompts: list[str]) -> list[tuple[int, int]]:
+    """Write a conversation as (token id, label) pairs; only answers have labels."""
     words = f"{canary.text(prompts)} {canary.answer(prompts[-1])} {canary.EOS}".split()
     pairs, answering = [], False
     for word in words:
@@ -160,6 +166,11 @@ def example(rng: random.Random, cycle: Cycle) -> list[tuple[int, int]]:
 
 
 def conversation(rng: random.Random, cycle: Cycle) -> list[str]:
+    """Draw the prompts of a conversation.
+
+    Many come after an earlier exchange, one in twenty after two, so that <eos> inside a
+    prompt is nothing strange.
+    """
     if cycle.far and rng.random() < cycle.far:
         # few lengths, so that their batches fill
         items, first = rng.randrange(139, canary.LARGEST + 1, 20), rng.choice((0, 1))
@@ -181,7 +192,7 @@ def next_batch(rng: random.Random, cycle: Cycle, buckets: defaultdict, longest: 
     ones come as often as they are drawn.
     """
     while True:
-        pairs = example(rng, cycle)
+        pairs = example(conversation(rng, cycle))
         length = len(pairs)
         if length > longest:
             continue

@@ -241,24 +241,14 @@ def test_chat_template_refuses_other_roles(tokenizer):
 # ---- training --------------------------------------------------------------------
 
 
-def rows(conversations) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids and labels [B, S] of equally long rows, the last answer labelled alone."""
-    ids, labels = [], []
-    for prompts in conversations:
-        asked = canary.text(prompts).split()
-        answer = [*canary.answer(prompts[-1]).split(), canary.EOS]
-        ids.append([canary_eval.TOKEN_ID[word] for word in asked + answer])
-        labels.append([-100] * len(asked) + ids[-1][len(asked) :])
-    return torch.tensor(ids), torch.tensor(labels)
-
-
 def test_training_draws_what_the_chat_template_writes():
     cycle = make_canary.CYCLES["canary"][2]
     rng = random.Random(1)
-    pairs = [make_canary.example(rng, cycle) for _ in range(50)]
-    prompts = make_canary.conversation(random.Random(1), cycle)
-    words = [canary.VOCABULARY[token] for token, _ in pairs[0]]
-    assert " ".join(words).startswith(canary.text(prompts))
+    drawn = [make_canary.conversation(rng, cycle) for _ in range(50)]
+    pairs = [make_canary.example(prompts) for prompts in drawn]
+    for prompts, row in zip(drawn, pairs, strict=True):
+        words = " ".join(canary.VOCABULARY[token] for token, _ in row)
+        assert words.startswith(canary.text(prompts))
     ends = canary_eval.TOKEN_ID[canary.EOS]
     assert all(row[-1] == (ends, ends) for row in pairs)
 
@@ -273,7 +263,9 @@ def test_tokens_left_count_down_to_eos():
 
 
 def test_without_the_second_head_the_loss_is_transformers_own(name, model):
-    ids, labels = rows([["count from 3 to 9"], ["count from 40 to 46"]])
+    counts = ["count from 3 to 9", "count from 40 to 46"]
+    pairs = [make_canary.example([count]) for count in counts]
+    ids, labels = torch.tensor(pairs).unbind(-1)  # [2, S]
     learner = make_canary.Learner(model)
     with torch.inference_mode():
         ours = learner.loss(ids, labels, left=0.0)
